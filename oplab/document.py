@@ -1,0 +1,188 @@
+"""A walk as a document: JSON with a versioned schema, the page made from it, and the way back.
+
+The document holds everything that people are shown and nothing of the machine it was made on.
+`oplab/walk.schema.json` says what stands in it; the page is made from the document alone, so a saved walk
+shows just what a live one does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import jax
+import pandas as pd
+
+from .stages.stage import Stage, frame
+
+SCHEMA = "oplab.walk/1"
+MAX_BYTES = 256 * 2**20  # a larger file is not a walk of ours
+CERTAIN = ("script", "jaxpr", "stablehlo", "passes", "hlo", "kernels")
+
+
+def from_walk(walk: Any) -> dict[str, Any]:
+    """The document of a live walk."""
+    mlir = walk.emitter_mlir  # first, so that the kernels stage knows of it
+    del mlir
+    walk.__dict__.pop("kernels", None)
+    stages = {name: getattr(walk, name) for name in CERTAIN}
+    if walk._measured is not None:
+        stages["execution"] = walk.execution
+    return {
+        "schema": SCHEMA,
+        "function": walk.name,
+        "target": walk.target,
+        "versions": versions(),
+        "options": {key: str(value) for key, value in walk.options.items()},
+        "stages": {
+            name: {"text": stage.text, "table": _table(stage.table)} for name, stage in stages.items()
+        },
+        "links": _table(walk.links),
+        "fates": _table(walk.fates),
+        "summary": _table(walk.summary()),
+        "code": {name: walk.code(name) for name in walk.kernels.table["instruction"]},
+    }
+
+
+def versions() -> dict[str, str]:
+    """What made the document; empty where versions are masked (OPLAB_STABLE=1)."""
+    if os.environ.get("OPLAB_STABLE") == "1":
+        return {}
+    import jaxlib
+
+    return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "oplab": "0.1.0"}
+
+
+def _table(table: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "columns": list(table.columns),
+        "rows": [[_plain(v) for v in row] for row in table.itertuples(index=False, name=None)],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if hasattr(value, "item"):
+        return value.item()
+    return value if isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def save(document: dict[str, Any], path: str) -> str:
+    """Write the page or the document, by the file's ending."""
+    if path.endswith(".json"):
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    elif path.endswith((".html", ".htm")):
+        from .views.page import render
+
+        text = render(document)
+    else:
+        raise ValueError(
+            f"save expects a path ending in .html (the linked page) or .json (to load again), got {path!r}."
+        )
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def load_walk(path: str | os.PathLike[str]) -> SavedWalk:
+    """Load a walk that `walk.save("walk.json")` wrote. Nothing in the file is run; it is read as JSON and
+    checked.
+
+    Raises ValueError, in one sentence, for a file that is not such a document.
+    """
+    path = os.fspath(path)
+    if os.path.getsize(path) > MAX_BYTES:
+        raise ValueError(
+            f"load_walk expects at most {MAX_BYTES >> 20} MiB, and {os.path.basename(path)} is larger."
+        )
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"load_walk expects a document that walk.save wrote, and {os.path.basename(path)} is not JSON."
+        ) from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise ValueError(
+            f"load_walk expects the schema {SCHEMA}, got {found!r}: save the walk again with this oplab."
+        )
+    try:
+        return SavedWalk(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"load_walk found parts missing in {os.path.basename(path)} ({error}): save the walk again."
+        ) from error
+
+
+class Shown:
+    """The linked page in a notebook: the page in a frame of its own, and a table in words where no page can
+    be shown.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+
+    def _repr_html_(self) -> str:
+        from .views.page import embed
+
+        return embed(self.document)
+
+    def __repr__(self) -> str:
+        table = _frame(self.document["summary"])
+        return f"{self.document['function']} on {self.document['target']}\n" + table[
+            ["instruction", "kind", "equations", "lines"]
+        ].to_string(index=False)
+
+
+class SavedWalk:
+    """A walk read back from a file: the same stages, tables and page, without the program."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.name, self.target, self.options = document["function"], document["target"], document["options"]
+        self._stages = {
+            name: Stage(name, part["text"], _frame(part["table"]))
+            for name, part in document["stages"].items()
+        }
+        for name in CERTAIN:
+            setattr(self, name, self._stages[name])
+        self.links, self.fates, self._summary = (
+            _frame(document[key]) for key in ("links", "fates", "summary")
+        )
+
+    @property
+    def execution(self) -> Stage:
+        if "execution" not in self._stages:
+            raise ValueError(
+                "This walk was saved before it was run: call execute() on the live walk, then save it."
+            )
+        return self._stages["execution"]
+
+    def summary(self) -> pd.DataFrame:
+        return self._summary.copy()
+
+    def code(self, instruction: str) -> dict[str, str]:
+        return dict(self.document["code"][instruction])
+
+    def to_json(self) -> dict[str, Any]:
+        return self.document
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        return save(self.document, os.fspath(path))
+
+    def show(self) -> Shown:
+        return Shown(self.document)
+
+    def __repr__(self) -> str:
+        return f"<saved walk of {self.name} for {self.target}>"
+
+
+def _frame(table: dict[str, Any]) -> pd.DataFrame:
+    rows = [[tuple(v) if isinstance(v, list) else v for v in row] for row in table["rows"]]
+    return frame(rows, table["columns"])

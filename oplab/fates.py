@@ -1,0 +1,347 @@
+"""The fate ledger: what became of every equation, and which pass did it.
+
+An equation that has an instruction left is *kept* (it is a kernel of its own, or a loop or branch still
+there), *fused* (it shares a kernel), or *library* (a library's kernel does its work). One that has none left
+was, at the pass after which no instruction carries its tag any more,
+
+    merged    with an equal or adjacent equation: CSE, or (x + 2) + 1 becoming x + 3
+    folded    into a constant
+    absorbed  into how another instruction reads or writes (a transpose into a dot, a broadcast into a fusion)
+    dead      because nothing used its result
+    inlined   a call, a rule or a checkpoint whose body took its place
+
+The pass is found by following the tags through XLA's own dumps; what JAX itself drops before XLA is marked
+"lowering".
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+import pandas as pd
+
+from . import _jax
+from .attribution import Owner
+from .provenance import Equation, Tagged
+from .stages.hlo import FREE, Instruction, Module, parse_line
+from .stages.passes import Dump
+from .stages.stage import frame
+
+COLUMNS = ["equation", "primitive", "line", "fate", "by_pass", "into"]
+FATES = ("kept", "fused", "merged", "folded", "absorbed", "dead", "library", "inlined")
+_LOOPS = {"while", "scan", "cond", "fori_loop", "switch"}
+_CALLS = {"jit", "pjit", "closed_call", "core_call"}  # they hold a jaxpr, be it an empty one
+_HOLDING = frozenset(
+    {"call", "while", "conditional", "custom-call"}
+)  # opcodes of an equation that holds others
+_MAKING = frozenset(
+    {"broadcast_in_dim", "iota", "reshape", "copy", "convert_element_type", "squeeze", "transpose"}
+)
+_MOVING = frozenset(
+    {"broadcast", "reshape", "transpose", "copy", "convert", "slice", "pad", "concatenate", "reverse", "iota"}
+)
+
+
+def ledger(
+    tagged: Tagged,
+    module: Module,
+    owners: dict[str, Owner],
+    kinds: dict[str, str],
+    dump: Dump,
+    lines: dict[str, int | None],
+    stablehlo: set[str],
+) -> pd.DataFrame:
+    """One row per equation.
+
+    kinds: kernel instruction -> "compiled", "library" or "runtime", see `stages.kernels`. stablehlo: the
+    equations that some StableHLO op carries. lines: equation -> script line.
+    """
+    alive = _Alive(module, owners, kinds)
+    gone = _Gone(tagged, dump, stablehlo, alive.homes)
+    for equation in reversed(
+        tagged.equations.values()
+    ):  # users first: a user's fate may decide its operand's
+        gone.known[equation.id] = alive.fate(equation) or gone.fate(equation)
+    rows = [(e.id, e.primitive, lines[e.id], *gone.known[e.id]) for e in tagged.equations.values()]
+    return frame(rows, COLUMNS)
+
+
+class _Alive:
+    """The equations that have an instruction in the compiled program."""
+
+    def __init__(self, module: Module, owners: dict[str, Owner], kinds: dict[str, str]) -> None:
+        self.owners, self.kinds, self.callers = owners, kinds, module.callers()
+        self.instructions = module.instructions
+        self.homes: dict[str, list[Instruction]] = defaultdict(
+            list
+        )  # those inside fusions rather than the fusions
+        for instruction in module.instructions.values():
+            if instruction.opcode != "fusion":
+                for equation in owners[instruction.name][0]:
+                    self.homes[equation].append(instruction)
+
+    def fate(self, equation: Equation) -> tuple[str, str, str] | None:
+        working = [i for i in self.homes.get(equation.id, ()) if i.opcode not in FREE]
+        if equation.primitive not in _MAKING and all(self._spread(i) for i in working):
+            return None  # its value was folded into a constant; what is left spreads that constant out
+        if equation.children:  # a call has no work of its own, though its name may stand on what was inlined
+            working = [i for i in working if i.opcode in _HOLDING]
+        kernels = [k for i in working if (k := self._kernel(i)) is not None]
+        # Where several kernels share the work, a library's is the one that does it: the others pack and
+        # unpack for it.
+        for kernel in kernels:
+            if self.kinds[kernel.name] == "library":
+                return "library", "", kernel.name
+        if kernels:
+            shared = kernels[0].opcode == "fusion" and len(self.owners[kernels[0].name][0]) > 1
+            return "fused" if shared else "kept", "", kernels[0].name
+        return ("kept", "", working[0].name) if working else None
+
+    def _spread(self, instruction: Instruction) -> bool:
+        operands = [self.instructions.get(name) for name in instruction.operands]
+        return instruction.opcode == "broadcast" and all(
+            o is not None and o.opcode == "constant" for o in operands
+        )
+
+    def _kernel(self, instruction: Instruction) -> Instruction | None:
+        while instruction.name not in self.kinds:
+            caller = self.callers.get(instruction.computation)
+            if caller is None:
+                return None
+            instruction = caller
+        return instruction
+
+
+class _Gone:
+    """The equations that have none: followed through the dumps to the pass after which they were no more."""
+
+    def __init__(
+        self, tagged: Tagged, dump: Dump, stablehlo: set[str], homes: dict[str, list[Instruction]]
+    ) -> None:
+        self.tagged, self.dump, self.stablehlo, self.homes = tagged, dump, stablehlo, homes
+        self.uses = _Uses(tagged)
+        self.last = len(dump.snapshots) - 1
+        self.seen: dict[str, int] = {}  # equation -> last snapshot with an instruction of it
+        self.worked: dict[str, int] = {}  # ... with one that computes
+        self.held: dict[str, int] = {}  # ... with a call, loop or branch
+        self.indexed: dict[int, _Snapshot] = {}
+        self.known: dict[str, tuple[str, str, str]] = {}  # the fates found so far
+        self._follow()
+
+    def _follow(self) -> None:
+        """Count each equation's lines from snapshot to snapshot; where a count falls to nothing, it was last
+        seen before.
+        """
+        counts: tuple[Counter, Counter, Counter] = Counter(), Counter(), Counter()
+        lasts = self.seen, self.worked, self.held
+        for index, (added, removed, _) in enumerate(self.dump.changes):
+            touched: set[str] = set()
+            for lines, step in ((added, 1), (removed, -1)):
+                for line in lines:
+                    equations, opcode = self._read(line)
+                    touched.update(equations)
+                    for count, counts_here in zip(
+                        counts,
+                        (True, opcode not in FREE and opcode != "broadcast", opcode in _HOLDING),
+                        strict=True,
+                    ):
+                        if counts_here:
+                            for equation in equations:
+                                count[equation] += step
+            for equation in touched:
+                for count, last in zip(counts, lasts, strict=True):
+                    if count[equation]:
+                        last[equation] = self.last  # until a later snapshot has none
+                    elif last.get(equation) == self.last:
+                        last[equation] = index - 1
+
+    def _read(self, line: str) -> tuple[tuple[str, ...], str]:
+        if "#" not in line:
+            return (), ""
+        parts = parse_line(line, self.dump.known)
+        return (tuple(e.id for e in self.tagged.of(parts[5])), parts[1]) if parts else ((), "")
+
+    def _after(self, index: int | None) -> str:
+        """The pass that came after a snapshot."""
+        return "lowering" if index is None else self.dump.snapshots[min(index + 1, self.last)][1]
+
+    def fate(self, equation: Equation) -> tuple[str, str, str]:
+        if equation.children or equation.primitive in _CALLS:
+            return (
+                "dead" if self.uses.unused(equation) else "inlined",
+                self._after(self.held.get(equation.id)),
+                "",
+            )
+        index = self.seen.get(equation.id)
+        if index is None:  # JAX gave XLA nothing that carries its tag
+            if self.uses.unused(equation):
+                return "dead", "lowering", ""
+            step = "StableHLO import" if equation.id in self.stablehlo else "lowering"
+            return "absorbed", step, self.uses.next_living(equation, self.homes)
+        if index >= self.last:  # its tag is there to the end, on a constant, a bitcast or a tuple
+            return self._left_free(equation)
+        return self._vanished(equation, index)
+
+    def _left_free(self, equation: Equation) -> tuple[str, str, str]:
+        step = self._after(self.worked.get(equation.id))
+        free = self.homes.get(equation.id, [])
+        constant = next((i for i in free if i.opcode in ("constant", "broadcast")), None)
+        if constant is not None:
+            return "folded", step, constant.name
+        return "absorbed", step, free[0].name if free else self.uses.next_living(equation, self.homes)
+
+    def _vanished(self, equation: Equation, index: int) -> tuple[str, str, str]:
+        """Compare the modules around the pass at which its last instruction went, or lost its last user
+        before DCE took it.
+        """
+        before = self._snapshot(index)
+        step = self._after(index)
+        while (
+            index
+            and step in ("dce", "tuple-simplifier")
+            and not before.users(equation)
+            and not before.is_root(equation)
+        ):
+            index -= 1
+            before, step = self._snapshot(index), self._after(index)
+            if not before.mine(equation):
+                return "dead", self._after(self.seen[equation.id]), ""
+        users, working = before.users(equation), before.mine(equation)
+        if step == "dce" or (not users and not before.is_root(equation)):
+            return "dead", step, ""
+        after = self._snapshot(index + 1)
+        replaced = after.operands_now(working, users)
+        owners = [e for i in replaced for e in after.owners.get(i.name, ()) if e != equation.id]
+        if replaced and all(i.opcode == "constant" for i in replaced) or "constant" in step:
+            return "folded", step, replaced[0].name if replaced else ""
+        if not owners:  # its users were changed in the same stroke
+            owners = [e for u in users for e in before.owners.get(u.name, ()) if e != equation.id]
+        into = ", ".join(dict.fromkeys(owners))
+        if step == "cse":
+            return "merged", step, into
+        opcodes = {i.opcode for i in working} - _MOVING
+        if any(i.opcode in opcodes for e in owners for i in after.homes.get(e, ())):
+            return "merged", step, into
+        if not replaced and all(self.known.get(e, ("dead",))[0] in ("dead", "folded") for e in owners):
+            return "dead", step, ""
+        return "absorbed", step, into or self.uses.next_living(equation, self.homes)
+
+    def _snapshot(self, index: int) -> _Snapshot:
+        if index not in self.indexed:
+            self.indexed[index] = _Snapshot(self.dump.module(index), self.tagged)
+        return self.indexed[index]
+
+
+class _Snapshot:
+    """One module of the dump, with its instructions by equation and by operand."""
+
+    def __init__(self, module: Module, tagged: Tagged) -> None:
+        self.module = module
+        self.owners: dict[str, tuple[str, ...]] = {}
+        self.homes: dict[str, list[Instruction]] = defaultdict(list)
+        self.readers: dict[str, list[Instruction]] = defaultdict(list)
+        running = module.running()
+        for instruction in module.instructions.values():
+            if instruction.computation not in running:
+                continue
+            equations = self.owners[instruction.name] = tuple(e.id for e in tagged.of(instruction.op_name))
+            for equation in equations:
+                self.homes[equation].append(instruction)
+            for operand in instruction.operands:
+                self.readers[operand].append(instruction)
+
+    def mine(self, equation: Equation) -> list[Instruction]:
+        found = self.homes.get(equation.id, [])
+        return [i for i in found if i.opcode not in FREE] or found
+
+    def users(self, equation: Equation) -> list[Instruction]:
+        mine = self.mine(equation)
+        return [u for i in mine for u in self.readers.get(i.name, ()) if u not in mine]
+
+    def is_root(self, equation: Equation) -> bool:
+        return any(i.root for i in self.mine(equation))
+
+    def operands_now(self, gone: list[Instruction], users: list[Instruction]) -> list[Instruction]:
+        """What the users of the vanished instructions use in their place, here."""
+        names, found = {i.name for i in gone}, []
+        for user in users:
+            now = self.module.instructions.get(user.name)
+            if now is not None and len(now.operands) == len(user.operands):
+                found += [
+                    self.module.instructions[new]
+                    for old, new in zip(user.operands, now.operands, strict=True)
+                    if old in names and new in self.module.instructions
+                ]
+        return found
+
+
+class _Uses:
+    """Who uses an equation's results inside its own jaxpr, and whether anybody needs them."""
+
+    def __init__(self, tagged: Tagged) -> None:
+        self.readers: dict[tuple, list[Equation]] = defaultdict(list)  # (jaxpr, variable) -> equations
+        self.writers: dict[tuple, Equation] = {}
+        self.needed: set[str] = set()
+        bodies: dict[tuple[str, str], list[Equation]] = defaultdict(list)
+        for equation in tagged.equations.values():
+            key = self._key(equation)
+            bodies[key].append(equation)
+            self.writers.update(((key, v), equation) for v in equation.eqn.outvars)
+            for v in equation.eqn.invars:
+                if not hasattr(v, "val"):
+                    self.readers[key, v].append(equation)
+        self._live(bodies, "", "", tagged.top, [True] * len(tagged.top.outvars))
+
+    @staticmethod
+    def _key(equation: Equation) -> tuple[str, str]:
+        return (equation.parent.id if equation.parent else "", equation.where)
+
+    def _live(self, bodies: dict, parent: str, where: str, jaxpr: object, wanted: list[bool]) -> None:
+        """Backwards through one jaxpr: an equation is needed when a needed one reads it, or when it has an
+        effect.
+        """
+        live = {
+            v
+            for v, is_wanted in zip(jaxpr.outvars, wanted, strict=True)
+            if is_wanted and not hasattr(v, "val")
+        }
+        for equation in reversed(bodies[parent, where]):
+            eqn = equation.eqn
+            results = [v in live for v in eqn.outvars]
+            if not (any(results) or eqn.effects):
+                continue
+            self.needed.add(equation.id)
+            live.update(v for v in eqn.invars if not hasattr(v, "val"))
+            for path, inner in _jax.sub_jaxprs(eqn.params) if equation.children else ():
+                body = _jax.open_jaxpr(inner)
+                plain = equation.primitive not in _LOOPS and len(results) == len(body.outvars)
+                self._live(bodies, equation.id, path, body, results if plain else [True] * len(body.outvars))
+
+    def unused(self, equation: Equation) -> bool:
+        """JAX leaves such equations out of the lowering, or XLA drops them first thing."""
+        return equation.id not in self.needed
+
+    def next_living(self, equation: Equation, homes: dict[str, list[Instruction]]) -> str:
+        """The nearest equation downstream that has an instruction; failing that, upstream."""
+        for neighbours in (self._users, self._sources):
+            seen: set[str] = set()
+            todo = deque([equation])
+            while todo:
+                here = todo.popleft()
+                if here.id in seen:
+                    continue
+                seen.add(here.id)
+                if here is not equation and here.id in homes:
+                    return here.id
+                todo += neighbours(here)
+        return ""
+
+    def _users(self, equation: Equation) -> list[Equation]:
+        return [user for v in equation.eqn.outvars for user in self.readers.get((self._key(equation), v), ())]
+
+    def _sources(self, equation: Equation) -> list[Equation]:
+        return [
+            self.writers[self._key(equation), v]
+            for v in equation.eqn.invars
+            if not hasattr(v, "val") and (self._key(equation), v) in self.writers
+        ]

@@ -1,0 +1,1 @@
+"""What the compiler says about any function, one stage a file: its own text, and one table."""

@@ -1,0 +1,455 @@
+"""The walk: one function, taken through every stage of the compiler, and the stages joined.
+
+    w = oplab.walk(f, *args) w.script  w.jaxpr  w.stablehlo  w.hlo      one trace, one lowering, one compile
+    w.passes  w.kernels  w.fates  w.links      one compile more, with XLA's dumps (none more if these are
+    asked for first) w.execute(); w.execution                   runs the function
+
+Nothing is computed before it is asked for. The function is traced once and its jaxpr tagged (see
+`provenance`); what is lowered, compiled and run is the tagged program, which is the same program, byte for
+byte, but for the names of its parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import pandas as pd
+from tqdm import tqdm
+
+from . import _jax, cost, fates, join, provenance
+from .attribution import attribute
+from .stages import emitter, execution, hlo, jaxpr, kernels, passes, script, stablehlo
+from .stages.stage import Stage
+
+_jax.hide_frames(__file__)  # whoever asked for a stage is the lab, not the experiment
+
+
+class WalkError(ValueError):
+    """A function that cannot be walked, or a walk that was asked for something it cannot give. JAX's own
+    error is its cause.
+    """
+
+
+def walk(
+    f: Callable,
+    *args: Any,
+    target: str = "cpu",
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    donate_argnums: Any = (),
+    donate_argnames: Any = (),
+    options: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Walk:
+    """Walk `f(*args, **kwargs)` from its lines to its kernels.
+
+    f: whatever `jax.jit` takes, or a function that is jitted already. args, kwargs: arrays, or
+    `jax.ShapeDtypeStruct`s, in any pytree; they are what `execute` runs it on. (A keyword of f's own called
+    `target` or `options` goes in by `functools.partial`.)
+    static_argnums, static_argnames, donate_argnums, donate_argnames: as for `jax.jit`.
+    target: "cpu", the hardware to compile for. options: XLA compile options, such as those that
+    `w.kernels.table.switch` names.
+
+    Raises WalkError, in one sentence, for what cannot be traced; nothing is lowered or compiled before a
+    stage is asked for.
+    """
+    if not callable(f):
+        raise WalkError(
+            f"oplab.walk expects a function and example arguments, got {_kind(f)}: write oplab.walk(f, x), "
+            "not oplab.walk(f(x))."
+        )
+    if target not in ("cpu", jax.default_backend()):
+        raise WalkError(
+            f"oplab.walk expects the target to be 'cpu', got {target!r}: no other is known here yet."
+        )
+    if options is not None and not isinstance(options, dict):
+        raise WalkError(f"oplab.walk expects options as a dict of XLA compile options, got {_kind(options)}.")
+    jit_options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    given = {key: value for key, value in jit_options.items() if value not in ((), None, [])}
+    jitted = _jitted(f, given)
+    name = _name(f)
+    with _on(target):
+        traced = _trace(jitted, name, args, kwargs)
+    return Walk(f, name, traced, args, kwargs, target, dict(options or {}))
+
+
+class Walk:
+    """One function's way through the compiler. Made by `oplab.walk`; its stages are computed when first asked
+    for.
+    """
+
+    def __init__(
+        self,
+        f: Callable,
+        name: str,
+        traced: Any,
+        args: tuple,
+        kwargs: dict,
+        target: str,
+        options: dict[str, Any],
+    ) -> None:
+        self.function, self.name, self.target, self.options = f, name, target, options
+        self.traced = traced
+        self._args, self._kwargs = args, kwargs
+        self._lock = threading.RLock()
+        self._dumped: tuple[Any, passes.Dump, str] | None = None
+        self._measured: tuple[list[float], pd.DataFrame, str] | None = None
+
+    # The certain stages: the same on every run --------------------------------------------------------------
+
+    @cached_property
+    def script(self) -> Stage:
+        """The lines of Python that were reached."""
+        return script.stage(self._locations)
+
+    @cached_property
+    def jaxpr(self) -> Stage:
+        """What tracing kept: one row per equation, nested ones too."""
+        return jaxpr.stage(self.traced.jaxpr, self._tagged, self._locations, self._counted)
+
+    @cached_property
+    def stablehlo(self) -> Stage:
+        """What JAX hands to the compiler."""
+        return stablehlo.stage(_jax.stablehlo_text(self.lowered), self._tagged)
+
+    @cached_property
+    def passes(self) -> Stage:
+        """What each pass of XLA changed."""
+        _, dump, problem = self._dump
+        return passes.stage(dump, problem)
+
+    @cached_property
+    def hlo(self) -> Stage:
+        """The optimised program: one row per instruction, those inside fusions too."""
+        return hlo.stage(self._module, self._owners)
+
+    @cached_property
+    def kernels(self) -> Stage:
+        """What runs as one unit: compiled code, or a library's name with the reason."""
+        _, dump, problem = self._dump
+        return kernels.stage(self._kernels, self._owners, dump, self._mlir_if_read, problem)
+
+    # What joins them ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def fates(self) -> pd.DataFrame:
+        """What became of every equation: equation, primitive, line, fate, by_pass, into."""
+        dump = self._dump[1]  # first of all: this compile then serves every stage
+        kinds = {k.instruction.name: k.kind for k in self._kernels}
+        emitted = {e for equations in self.stablehlo.table["equations"] for e in equations}
+        lines = {e: where[0].line if where[0] else None for e, where in self._locations.items()}
+        return fates.ledger(self._tagged, self._module, self._owners, kinds, dump, lines, emitted)
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """Which line belongs to which, stage by stage: from_stage, from_id, to_stage, to_id, how."""
+        fates = self.fates
+        return join.links(
+            self.script.table,
+            self.jaxpr.table,
+            self.stablehlo.table,
+            self.hlo.table,
+            self.kernels.table,
+            fates,
+        )
+
+    def summary(self) -> pd.DataFrame:
+        """One row per kernel, with its equations and lines, what it costs, and, once executed, what was
+        measured.
+
+        flops, bytes: of one call of the function, loops included; each equation's FLOPs stand with one kernel
+        only.
+        median_us, spread_us: median and interquartile range over the runs of the time the kernel was busy;
+        share: of all kernels'.
+        """
+        measured = self._measured[1] if self._measured else None
+        return join.summary(self.kernels.table, self.jaxpr.table, self._module, self.fates, measured)
+
+    def census(self) -> pd.DataFrame:
+        """How many of each operator: equations as written, and runs (loop bodies times their trip count)."""
+        return join.census(self.jaxpr.table, {e.id for e in self._tagged.equations.values() if e.children})
+
+    def code(self, instruction: str) -> dict[str, str]:
+        """A kernel's code by form: "llvm" (optimised LLVM IR), "asm" (assembly) and, where this XLA writes
+        it, "mlir".
+
+        Empty for a library's kernel; `w.kernels.table` says whose it is, why, and which switch makes XLA
+        write it.
+        """
+        found = next((k for k in self._kernels if k.instruction.name == instruction), None)
+        if found is None:
+            known = ", ".join(k.instruction.name for k in self._kernels[:8])
+            raise WalkError(
+                f"oplab expects the name of a kernel, got {instruction!r}: this program has {known}."
+            )
+        code = kernels.code(found, self._dump[1])
+        if found.code and found.code in self.emitter_mlir:
+            code = {"mlir": self.emitter_mlir[found.code], **code}
+        return code
+
+    @cached_property
+    def emitter_mlir(self) -> dict[str, str]:
+        """The MLIR that XLA's emitters start from, by kernel. Read by a child process, since XLA's dump of it
+        can end a process.
+        """
+        return emitter.read_mlir(self.lowered, self._compile_options)
+
+    # Running it ---------------------------------------------------------------------------------------------
+
+    def execute(self, repeats: int = 20) -> Walk:
+        """Run the function `repeats` times (and once to warm up) under the profiler; returns the walk itself.
+
+        Its callbacks and prints run as often. Donated arguments are copied for each run, outside the measured
+        time.
+        """
+        if not isinstance(repeats, int) or repeats < 1:
+            raise WalkError(f"execute expects a number of runs of at least 1, got {repeats!r}.")
+        args, kwargs = self._dynamic_arguments()
+        shapes = [a for a in jax.tree.leaves((args, kwargs)) if isinstance(a, jax.ShapeDtypeStruct)]
+        if shapes:
+            raise WalkError(
+                f"execute needs arrays to run on, and this walk was given a shape "
+                f"({shapes[0].dtype}{list(shapes[0].shape)}): walk the function with arrays."
+            )
+        compiled = self.compiled
+        donated = any(
+            info.donated
+            for info in jax.tree.leaves(self.traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+        )
+
+        def prepare() -> tuple:
+            return jax.block_until_ready(jax.tree.map(_copied, (args, kwargs))) if donated else (args, kwargs)
+
+        names = {i.name for i in self._module.instructions.values()}
+        with self._lock:
+            self._measured = execution.measure(
+                compiled, prepare, repeats, names, functools.partial(progress, desc="execute")
+            )
+        return self
+
+    @property
+    def execution(self) -> Stage:
+        """What ran, thunk by thunk, in the last `execute`: measured, never compared as text."""
+        if self._measured is None:
+            raise WalkError("This walk has not been run: call w.execute() first.")
+        return execution.stage(*self._measured)
+
+    @property
+    def wall_us(self) -> list[float]:
+        """The wall time of each run of the last `execute`."""
+        if self._measured is None:
+            raise WalkError("This walk has not been run: call w.execute() first.")
+        return self._measured[0]
+
+    # Showing and keeping it ---------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole walk as one JSON document, see `oplab/walk.schema.json`."""
+        from . import document
+
+        return document.from_walk(self)
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the walk to a file: a linked page (`.html`) or the document to load again (`.json`). Returns
+        the path.
+        """
+        from . import document
+
+        return document.save(self.to_json(), os.fspath(path))
+
+    def show(self) -> Any:
+        """The linked page, for a notebook cell to display."""
+        from . import document
+
+        return document.Shown(self.to_json())
+
+    def __repr__(self) -> str:
+        equations = len(self._tagged.equations)
+        return f"<walk of {self.name} for {self.target}: {equations} equation{'s' * (equations != 1)}>"
+
+    # What the stages are made from --------------------------------------------------------------------------
+
+    @cached_property
+    def _tagged(self) -> provenance.Tagged:
+        return provenance.tag(self.traced.jaxpr)
+
+    @cached_property
+    def _counted(self) -> dict[str, cost.Counted]:
+        return {c.id: c for c in cost.equations(self.traced.jaxpr)}
+
+    @cached_property
+    def _locations(self) -> dict[str, tuple[script.Location | None, script.Location | None]]:
+        return script.locate(self._tagged.equations.values(), script.definition(self.function))
+
+    @cached_property
+    def lowered(self) -> Any:
+        """The tagged program, lowered (`jax.stages.Lowered`)."""
+        with self._lock, _on(self.target), _plain_errors(self.name, "lowered"):
+            return _jax.with_jaxpr(self.traced, self._tagged.jaxpr).lower()
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The tagged program, compiled (`jax.stages.Compiled`)."""
+        with self._lock, _plain_errors(self.name, "compiled"):
+            if self._dumped is not None:
+                return self._dumped[0]
+            with _jax.no_persistent_cache():
+                return self.lowered.compile(compiler_options=self._compile_options or None)
+
+    @property
+    def _compile_options(self) -> dict[str, Any]:
+        return self.options
+
+    @property
+    def _dump(self) -> tuple[Any, passes.Dump, str]:
+        with self._lock, _plain_errors(self.name, "compiled"):
+            if self._dumped is None:
+                self._dumped = passes.compile_with_dumps(self.lowered, self._compile_options)
+            return self._dumped
+
+    @cached_property
+    def _module(self) -> hlo.Module:
+        return hlo.parse(self.compiled.as_text())
+
+    @cached_property
+    def _owners(self) -> dict[str, tuple[tuple[str, ...], str, str]]:
+        return attribute(self._module, self._tagged)
+
+    @cached_property
+    def _kernels(self) -> list[kernels.Kernel]:
+        dump = self._dump[1]
+        return kernels.kernels(self._module, dump)
+
+    @property
+    def _mlir_if_read(self) -> dict[str, str]:
+        return self.__dict__.get("emitter_mlir", {})
+
+    def _dynamic_arguments(self) -> tuple[tuple, dict]:
+        """The arguments without the static ones, which are compiled in."""
+        wanted_args, wanted_kwargs = self.traced.args_info
+        kwargs = {key: value for key, value in self._kwargs.items() if key in wanted_kwargs}
+        if len(wanted_args) == len(self._args):
+            return self._args, kwargs
+        args, todo = [], list(wanted_args)
+        for value in self._args:
+            if todo and jax.tree.structure(value) == jax.tree.structure(todo[0]) and _fits(value, todo[0]):
+                args.append(value)
+                todo.pop(0)
+        return tuple(args), kwargs
+
+
+def _fits(value: Any, info: Any) -> bool:
+    """Could these leaves be the ones that were traced? (A static 3 and an array argument have the same
+    structure.)
+    """
+    return all(
+        jax.numpy.shape(v) == i.shape and jax.dtypes.result_type(v) == i.dtype
+        for v, i in zip(jax.tree.leaves(value), jax.tree.leaves(info), strict=True)
+        if hasattr(v, "dtype") or isinstance(v, (int, float))
+    )
+
+
+def _copied(leaf: Any) -> Any:
+    return jax.numpy.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _jitted(f: Callable, given: dict[str, Any]) -> Any:
+    if hasattr(f, "trace") and hasattr(f, "lower"):
+        if given:
+            raise WalkError(
+                f"{_name(f)} is jitted already, so {', '.join(given)} cannot be added: give them to its own "
+                "jax.jit, or walk the function inside."
+            )
+        return f
+    try:
+        hash(f)
+    except TypeError:  # a callable object that compares by value
+        inner = f
+        f = functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs))
+    return jax.jit(f, **given)
+
+
+def _trace(jitted: Any, name: str, args: tuple, kwargs: dict) -> Any:
+    try:
+        return jitted.trace(*args, **kwargs)
+    except RecursionError as error:
+        raise WalkError(
+            f"{name} is nested too deeply for Python's recursion limit; raise it with sys.setrecursionlimit, "
+            "or nest fewer jitted functions."
+        ) from error
+    except Exception as error:
+        reason = " ".join(str(error).split("\n\n")[0].split())
+        hint = ""
+        if not args and not kwargs:
+            hint = f" It was given no arguments: write oplab.walk({name}, x, ...) with example arrays."
+        raise WalkError(
+            f"{name} could not be traced, {type(error).__name__}: {reason[:600]}{hint}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _plain_errors(name: str, verb: str):
+    """What goes wrong below is said in one sentence, with the compiler's own error as its cause."""
+    try:
+        yield
+    except WalkError:
+        raise
+    except RecursionError as error:
+        raise WalkError(
+            f"{name} is nested too deeply to be {verb} within Python's recursion limit; raise it with "
+            "sys.setrecursionlimit, or nest fewer jitted functions."
+        ) from error
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        if "No such compile option" in first:
+            option = first.rsplit(":", 1)[-1].strip().strip("'\"")
+            raise WalkError(
+                f"XLA does not know the compile option {option}: check its spelling in options={{...}}."
+            ) from error
+        raise WalkError(f"{name} could not be {verb}, {type(error).__name__}: {first[:400]}") from error
+
+
+@contextlib.contextmanager
+def _on(target: str):
+    """Trace and lower for the target's first device, also where another backend is the default one."""
+    if target == jax.default_backend():
+        yield
+    else:
+        with jax.default_device(jax.local_devices(backend=target)[0]):
+            yield
+
+
+def progress(things: Any, **options: Any) -> Any:
+    """A progress bar, plain text; none where outputs are compared or logged."""
+    quiet = os.environ.get("OPLAB_STABLE") == "1" or bool(os.environ.get("CI"))
+    return tqdm(things, disable=quiet, delay=0.5, leave=False, **options)
+
+
+def _name(f: Callable) -> str:
+    """A readable name: of the function inside a partial, of the class of a callable object."""
+    while isinstance(f, functools.partial):
+        f = f.func
+    if inspect.ismethod(f):
+        return (
+            f"{type(f.__self__).__name__}.{f.__name__}" if not inspect.isclass(f.__self__) else f.__qualname__
+        )
+    return getattr(f, "__name__", None) or type(f).__name__
+
+
+def _kind(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of {value.dtype}{list(value.shape)}"
+    return f"{type(value).__name__} {value!r:.60}"
