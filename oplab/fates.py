@@ -113,7 +113,11 @@ class _Alive:
 
 
 class _Gone:
-    """The equations that have none: followed through the dumps to the pass after which they were no more."""
+    """The equations that have none: followed through the dumps to the pass after which they were no more.
+
+    A pass is known by the lines that it took out and put in (`Dump.changes`). That is enough: whoever used an
+    instruction that went was changed in the same stroke.
+    """
 
     def __init__(
         self, tagged: Tagged, dump: Dump, stablehlo: set[str], homes: dict[str, list[Instruction]]
@@ -124,13 +128,18 @@ class _Gone:
         self.seen: dict[str, int] = {}  # equation -> last snapshot with an instruction of it
         self.worked: dict[str, int] = {}  # ... with one that computes
         self.held: dict[str, int] = {}  # ... with a call, loop or branch
-        self.indexed: dict[int, _Snapshot] = {}
+        self.events: dict[str, list[tuple[int, int, str]]] = defaultdict(
+            list
+        )  # snapshot, came (1) or went (-1), line
+        self.owners: dict[str, tuple[str, ...]] = {}  # instruction -> equations, as last seen
+        self.opcodes: dict[str, str] = {}
         self.known: dict[str, tuple[str, str, str]] = {}  # the fates found so far
+        self.passes: dict[int, _Pass] = {}
         self._follow()
 
     def _follow(self) -> None:
-        """Count each equation's lines from snapshot to snapshot; where a count falls to nothing, it was last
-        seen before.
+        """Count each equation's lines from snapshot to snapshot; where a count falls to 0, it was last seen
+        before.
         """
         counts: tuple[Counter, Counter, Counter] = Counter(), Counter(), Counter()
         lasts = self.seen, self.worked, self.held
@@ -138,16 +147,18 @@ class _Gone:
             touched: set[str] = set()
             for lines, step in ((added, 1), (removed, -1)):
                 for line in lines:
-                    equations, opcode = self._read(line)
+                    parts = parse_line(line, self.dump.known)
+                    if not parts:
+                        continue
+                    name, opcode, op_name = parts[0], parts[1], parts[5]
+                    equations = tuple(e.id for e in self.tagged.of(op_name)) if "#" in op_name else ()
+                    self.owners[name], self.opcodes[name] = equations, opcode
                     touched.update(equations)
-                    for count, counts_here in zip(
-                        counts,
-                        (True, opcode not in FREE and opcode != "broadcast", opcode in _HOLDING),
-                        strict=True,
-                    ):
-                        if counts_here:
-                            for equation in equations:
-                                count[equation] += step
+                    for equation in equations:
+                        self.events[equation].append((index, step, line))
+                        counts[0][equation] += step
+                        counts[1][equation] += step if opcode not in FREE and opcode != "broadcast" else 0
+                        counts[2][equation] += step if opcode in _HOLDING else 0
             for equation in touched:
                 for count, last in zip(counts, lasts, strict=True):
                     if count[equation]:
@@ -155,23 +166,14 @@ class _Gone:
                     elif last.get(equation) == self.last:
                         last[equation] = index - 1
 
-    def _read(self, line: str) -> tuple[tuple[str, ...], str]:
-        if "#" not in line:
-            return (), ""
-        parts = parse_line(line, self.dump.known)
-        return (tuple(e.id for e in self.tagged.of(parts[5])), parts[1]) if parts else ((), "")
-
     def _after(self, index: int | None) -> str:
         """The pass that came after a snapshot."""
         return "lowering" if index is None else self.dump.snapshots[min(index + 1, self.last)][1]
 
     def fate(self, equation: Equation) -> tuple[str, str, str]:
         if equation.children or equation.primitive in _CALLS:
-            return (
-                "dead" if self.uses.unused(equation) else "inlined",
-                self._after(self.held.get(equation.id)),
-                "",
-            )
+            fate = "dead" if self.uses.unused(equation) else "inlined"
+            return fate, self._after(self.held.get(equation.id)), ""
         index = self.seen.get(equation.id)
         if index is None:  # JAX gave XLA nothing that carries its tag
             if self.uses.unused(equation):
@@ -191,87 +193,90 @@ class _Gone:
         return "absorbed", step, free[0].name if free else self.uses.next_living(equation, self.homes)
 
     def _vanished(self, equation: Equation, index: int) -> tuple[str, str, str]:
-        """Compare the modules around the pass at which its last instruction went, or lost its last user
-        before DCE took it.
-        """
-        before = self._snapshot(index)
-        step = self._after(index)
-        while (
-            index
-            and step in ("dce", "tuple-simplifier")
-            and not before.users(equation)
-            and not before.is_root(equation)
-        ):
+        """What the pass put in its place. DCE only sweeps: then the pass counts that dropped the last user."""
+        mine = self._mine(equation, index)
+        change = self._pass(index)
+        dropped = change.dropped(mine)
+        while index and not dropped and self._after(index) in ("dce", "tuple-simplifier"):
             index -= 1
-            before, step = self._snapshot(index), self._after(index)
-            if not before.mine(equation):
+            mine, change = self._mine(equation, index), self._pass(index)
+            if not mine:
                 return "dead", self._after(self.seen[equation.id]), ""
-        users, working = before.users(equation), before.mine(equation)
-        if step == "dce" or (not users and not before.is_root(equation)):
+            dropped = change.dropped(mine)
+        step = self._after(index)
+        if step == "dce":
             return "dead", step, ""
-        after = self._snapshot(index + 1)
-        replaced = after.operands_now(working, users)
-        owners = [e for i in replaced for e in after.owners.get(i.name, ()) if e != equation.id]
-        if replaced and all(i.opcode == "constant" for i in replaced) or "constant" in step:
-            return "folded", step, replaced[0].name if replaced else ""
+        roots = [new for new in change.roots if any(self._is_root(line) for line in mine.values())]
+        replaced = change.now_used(mine, dropped) + roots
+        owners = [e for name in replaced for e in self.owners.get(name, ()) if e != equation.id]
+        if "constant" in step or replaced and all(self.opcodes.get(name) == "constant" for name in replaced):
+            return "folded", step, replaced[0] if replaced else ""
         if not owners:  # its users were changed in the same stroke
-            owners = [e for u in users for e in before.owners.get(u.name, ()) if e != equation.id]
+            owners = [e for user in dropped for e in self.owners.get(user[0], ()) if e != equation.id]
         into = ", ".join(dict.fromkeys(owners))
         if step == "cse":
             return "merged", step, into
-        opcodes = {i.opcode for i in working} - _MOVING
-        if any(i.opcode in opcodes for e in owners for i in after.homes.get(e, ())):
+        opcodes = {self.opcodes[name] for name in mine} - _MOVING
+        if any(
+            self.opcodes[name] in opcodes
+            for e in owners
+            for name in self._mine(self.tagged.equations[e], index + 1)
+        ):
             return "merged", step, into
         if not replaced and all(self.known.get(e, ("dead",))[0] in ("dead", "folded") for e in owners):
             return "dead", step, ""
         return "absorbed", step, into or self.uses.next_living(equation, self.homes)
 
-    def _snapshot(self, index: int) -> _Snapshot:
-        if index not in self.indexed:
-            self.indexed[index] = _Snapshot(self.dump.module(index), self.tagged)
-        return self.indexed[index]
+    def _mine(self, equation: Equation, index: int) -> dict[str, str]:
+        """The equation's instructions in a snapshot, name -> line; those that compute, if there are any."""
+        lines: dict[str, str] = {}
+        for at, step, line in self.events[equation.id]:
+            if at > index:
+                break
+            name = parse_line(line, self.dump.known)[0]
+            if step > 0:
+                lines[name] = line
+            elif lines.get(name) == line:
+                del lines[name]
+        working = {name: line for name, line in lines.items() if self.opcodes[name] not in FREE}
+        return working or lines
+
+    def _is_root(self, line: str) -> bool:
+        return parse_line(line, self.dump.known)[6]
+
+    def _pass(self, index: int) -> _Pass:
+        if index not in self.passes:
+            self.passes[index] = _Pass(self.dump, index + 1)
+        return self.passes[index]
 
 
-class _Snapshot:
-    """One module of the dump, with its instructions by equation and by operand."""
+class _Pass:
+    """What one pass took out and put in, by instruction and by operand. An instruction is (name, opcode, ...,
+    operands, ...).
+    """
 
-    def __init__(self, module: Module, tagged: Tagged) -> None:
-        self.module = module
-        self.owners: dict[str, tuple[str, ...]] = {}
-        self.homes: dict[str, list[Instruction]] = defaultdict(list)
-        self.readers: dict[str, list[Instruction]] = defaultdict(list)
-        running = module.running()
-        for instruction in module.instructions.values():
-            if instruction.computation not in running:
-                continue
-            equations = self.owners[instruction.name] = tuple(e.id for e in tagged.of(instruction.op_name))
-            for equation in equations:
-                self.homes[equation].append(instruction)
-            for operand in instruction.operands:
-                self.readers[operand].append(instruction)
+    def __init__(self, dump: Dump, index: int) -> None:
+        added, removed, _ = dump.changes[index]
+        self.now = {parts[0]: parts for line in added if (parts := parse_line(line, dump.known))}
+        self.roots = [name for name, parts in self.now.items() if parts[6]]
+        self.readers: dict[str, list[tuple]] = defaultdict(list)
+        for line in removed:
+            parts = parse_line(line, dump.known)
+            for operand in dict.fromkeys(parts[3] if parts else ()):
+                self.readers[operand].append(parts)
 
-    def mine(self, equation: Equation) -> list[Instruction]:
-        found = self.homes.get(equation.id, [])
-        return [i for i in found if i.opcode not in FREE] or found
+    def dropped(self, mine: dict[str, str]) -> list[tuple]:
+        """The users that no longer use these instructions."""
+        users = [user for name in mine for user in self.readers.get(name, ()) if user[0] not in mine]
+        return [user for user in users if not set(mine) & set(self.now.get(user[0], ((),) * 7)[3])]
 
-    def users(self, equation: Equation) -> list[Instruction]:
-        mine = self.mine(equation)
-        return [u for i in mine for u in self.readers.get(i.name, ()) if u not in mine]
-
-    def is_root(self, equation: Equation) -> bool:
-        return any(i.root for i in self.mine(equation))
-
-    def operands_now(self, gone: list[Instruction], users: list[Instruction]) -> list[Instruction]:
-        """What the users of the vanished instructions use in their place, here."""
-        names, found = {i.name for i in gone}, []
-        for user in users:
-            now = self.module.instructions.get(user.name)
-            if now is not None and len(now.operands) == len(user.operands):
-                found += [
-                    self.module.instructions[new]
-                    for old, new in zip(user.operands, now.operands, strict=True)
-                    if old in names and new in self.module.instructions
-                ]
+    def now_used(self, mine: dict[str, str], dropped: list[tuple]) -> list[str]:
+        """What those users use in their place."""
+        found = []
+        for user in dropped:
+            now = self.now.get(user[0])
+            if now and len(now[3]) == len(user[3]):
+                found += [new for old, new in zip(user[3], now[3], strict=True) if old in mine]
         return found
 
 

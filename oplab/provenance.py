@@ -22,7 +22,9 @@ from . import _jax
 
 # A tag is a whole component of an op_name: after "/", "(" or the start, before "/", ")" or the end.
 TAG = re.compile(r"(?:(?<=[/(\"])|^)#([0-9a-z]+)#(?=[/)\"]|$)")
-_STRIP = re.compile(r'(?<=[/("])#[0-9a-z]+#/|/#[0-9a-z]+#(?=[)"])|(?<=[("])#[0-9a-z]+#(?=[)"])')
+# The same, to be cut out. It begins with the "#" itself, so that a long text is searched fast.
+_FIRST = re.compile(r"#(?<=[/(\"]#)[0-9a-z]+#/")
+_LAST = re.compile(r"/?#(?<=[/(\"]#)[0-9a-z]+#(?=[)\"])")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -49,21 +51,24 @@ class Tagged:
     equations: dict[str, Equation]  # by id, in the order of the program
     by_path: dict[tuple[str, ...], Equation]
     by_tag: dict[str, list[Equation]]
+    _known: dict[str, tuple[Equation, ...]] = field(default_factory=dict, repr=False)
 
     def of(self, op_name: str) -> tuple[Equation, ...]:
-        """The equations that an HLO op_name names. XLA joins the names of instructions it merged with ";";
-        what is not ours is passed over.
+        """The equations that an HLO op_name names. XLA joins with ";" the names of what it merged;
+        whatever is not ours is passed over.
         """
         if "#" not in op_name:
             return ()
-        found: dict[Equation, None] = {}
-        for name in op_name.split(";"):
-            path = tuple(tag for tag in TAG.findall(name) if tag in self.by_tag)
-            if path in self.by_path:
-                found[self.by_path[path]] = None
-            elif path:
-                found.update(dict.fromkeys(self.ending(path)[:1]))
-        return tuple(found)
+        if op_name not in self._known:
+            found: dict[Equation, None] = {}
+            for name in op_name.split(";"):
+                path = tuple(tag for tag in TAG.findall(name) if tag in self.by_tag)
+                if path in self.by_path:
+                    found[self.by_path[path]] = None
+                elif path:
+                    found.update(dict.fromkeys(self.ending(path)[:1]))
+            self._known[op_name] = tuple(found)
+        return self._known[op_name]
 
     def ending(self, path: tuple[str, ...]) -> list[Equation]:
         """All equations whose path ends so: a StableHLO function knows its own tags, not those of its
@@ -74,7 +79,8 @@ class Tagged:
 
 def strip(text: str) -> str:
     """The compiler's text without our tags: what it would have written for the untagged program."""
-    return _STRIP.sub("", text)
+    text = _FIRST.sub("", text)
+    return _LAST.sub("", text) if "#" in text else text
 
 
 def tag(jaxpr: Any) -> Tagged:

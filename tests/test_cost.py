@@ -273,7 +273,7 @@ def counts_to(n, x):
     return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 2.0), (0, x))[1]
 
 
-LIMIT = jnp.array(10)
+LIMIT, STEP = jnp.array(10), jnp.array(2)
 
 KNOWN_LOOPS = {
     "fori_loop": lambda x: lax.fori_loop(0, 10, lambda i, x: x * 2.0, x),
@@ -284,6 +284,10 @@ KNOWN_LOOPS = {
     "bound in the carry": lambda x: jax.jit(lambda n: lax.fori_loop(0, n, lambda i, x: x * 2.0, x))(10),
     "in remat": lambda x: jax.checkpoint(lambda n, x: counts_to(n, x))(10, x),
     "in a branch that is taken": lambda x: lax.switch(jnp.int32(7), [jnp.sin, lambda x: counts_to(10, x)], x),
+    "step is a constant array": lambda x: lax.while_loop(
+        lambda c: c[0] < LIMIT, lambda c: (c[0] + STEP, c[1] * 10.0 + 1.0), (0, x))[1],
+    "bound is the operand of a taken branch": lambda x: lax.switch(
+        jnp.int32(1), [lambda n, x: x, counts_to], 10, x),
     "counting down by two": lambda x: lax.while_loop(
         lambda c: 0 < c[0], lambda c: (c[0] - 2, c[1] * 2.0), (jnp.array(20), x))[1],
     "vmap": jax.vmap(lambda x: counts_to(10, x)),
@@ -314,6 +318,8 @@ UNKNOWN_LOOPS = {
         lambda c: c[0] < 1.0, lambda c: (c[0] + 0.1, c[1] * 2), (0.0, x))[1],
     "bound moves too": lambda x: lax.while_loop(
         lambda c: c[0] < c[1], lambda c: (c[0] + 2, c[1] + 1, c[2] * 2), (0, 10, x))[2],
+    "bound grows in a scan": lambda x: lax.scan(
+        lambda c, _: ((c[0] + 1, counts_to(c[0], c[1])), None), (1, x), length=1)[0][1],
     "two conditions": lambda x: lax.while_loop(
         lambda c: (c[0] < 10) & (c[1][0] < 5), lambda c: (c[0] + 1, c[1] * 2), (0, x))[1],
     "counter wraps": lambda x: lax.while_loop(
@@ -331,6 +337,13 @@ def test_a_loop_that_stops_on_the_data_is_counted_once_and_says_so(name):
     assert None in runs.values() and runs["e0"] == 1
     with pytest.warns(UserWarning, match="stops on the data"):
         flops(f, ones(1000))
+
+
+def test_what_stands_in_a_loop_that_never_runs_runs_never():
+    def f(x):
+        return lax.scan(lambda x, _: (UNKNOWN_LOOPS["data"](x), None), x, length=0)[0]
+    assert function_cost(f, ones(4)) == Cost()
+    assert {c.runs for c in equations(jax.jit(f).trace(ones(4)).jaxpr) if "." in c.id} == {0}
 
 
 def test_flops_of_an_exact_count_warns_of_nothing():
@@ -359,6 +372,9 @@ def test_custom_linear_solve_counts_the_solve_alone():
     factor, solve = 2 / 3 * 30**3, 2 * 30**2
     assert factor + solve <= counted.flops <= 1.01 * (factor + solve)
     assert counted.notes == ("`lu`: leading terms only",)
+    inside = equations(jax.jit(jnp.linalg.solve).trace(ones(30, 30), ones(30)).jaxpr)
+    runs = {(c.eqn.primitive.name, c.runs) for c in inside if ".jaxprs." in c.id}
+    assert {("triangular_solve", 1), ("dot_general", 0)} <= runs
 
 
 def test_custom_rules_count_the_function_itself():
@@ -581,6 +597,7 @@ def test_bytes_of_each_operand_and_result_once():
     for dtype, size in sizes.items():
         assert function_cost(lambda x: x.reshape(5, 2), ones(10, dtype=dtype)).bytes == 2 * size, dtype
     assert function_cost(lambda x: x[0].reshape(5, 2), ones(1, 10, dtype=jnp.int4)).bytes == 20
+    assert function_cost(lambda x: lax.stop_gradient(x) * 2.0, f32).bytes == 80  # a remark moves nothing
     key = jax.random.key(0)
     assert of_primitive("random_split", lambda k: jax.random.split(k, 10), key).bytes == 8 + 80
     assert function_cost(lambda x: jax.debug.print("{}", x) or x + 1, f32).bytes == 40 + 80

@@ -59,7 +59,7 @@ def test_an_equation_that_nothing_uses_inside_a_call_is_dead():
 
 
 def test_a_reduction_that_becomes_a_reshape_is_not_called_dead():
-    """Its last instruction goes with dead code elimination, but an earlier pass had put a reshape in its place."""
+    """Its last instruction goes with dead code elimination, but an earlier pass had replaced it."""
     fates = fates_of(lambda x: jax.grad(lambda t: jax.nn.softmax(t).max())(x) * 2, X)
     assert all(fate != "dead" or by_pass for fate, by_pass, _ in fates.values())
     kept = fates_of(lambda x: x.reshape(64, 32, 1).sum(2) * 3, X)

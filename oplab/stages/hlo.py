@@ -78,19 +78,6 @@ class Module:
                 found.setdefault(computation, instruction)
         return found
 
-    def running(self) -> set[str]:
-        """The computations whose instructions run, in fusions too; not the regions that reductions and sorts
-        apply.
-        """
-        found, todo = set(), [self.entry]
-        while todo:
-            name = todo.pop()
-            if name not in found and name in self.computations:
-                found.add(name)
-                calling = [i for i in self.computations[name] if i.opcode in CALLING]
-                todo += [called for instruction in calling for called in instruction.called]
-        return found
-
     def executed(self) -> list[str]:
         """The computations that the runtime steps through: the entry, loop bodies, branches, calls; not what
         lies in a fusion.
@@ -166,9 +153,8 @@ def _instruction(line: str) -> tuple:
 
 def display(text: str) -> str:
     """The text as people are shown it: without tags, addresses and the folders of this machine."""
-    text = strip(hide_addresses(text))
     head, mark, tail = text.partition("\nFunctionNames")  # file names stand in a table before this one
-    return _FILE.sub(lambda m: m[1] + shown(m[2]) + m[3], head) + mark + tail
+    return _FILE.sub(lambda m: m[1] + shown(m[2]) + m[3], head) + mark + strip(hide_addresses(tail))
 
 
 def stage(module: Module, owners: dict[str, tuple[tuple[str, ...], str, str]]) -> Stage:
@@ -187,7 +173,7 @@ def stage(module: Module, owners: dict[str, tuple[tuple[str, ...], str, str]]) -
                     fusion,
                     i.shape,
                     *owners[i.name],
-                    strip('"' + i.op_name + '"')[1:-1],
+                    strip(f'"{i.op_name}"')[1:-1] if "#" in i.op_name else i.op_name,
                     i.line,
                 )
             )

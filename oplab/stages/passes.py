@@ -15,15 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from .. import _jax
-from .hlo import Module, display, parse
+from ..provenance import strip
 from .stage import Stage, frame
 
 COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "removed", "text_line"]
 _PASS = re.compile(r"\.(\d{4})\.(.+?)\.after_(.+?)(?:\.before_(.+))?\.txt$")
-_STEPPED = re.compile(  # the computations that run; a region that a reduction applies goes with the reduction
-    r"(?:calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}"
-    r"| call\([^\n]*to_apply=%?([\w.\-]+)"
-)
+_APPLIED = re.compile(r"to_apply=%?([\w.\-]+)")
 # What LLVM notes about pointers, numbered by chance: `, !alias.scope !12`, and the tables of these numbers at
 # the end.
 _NOTES = re.compile(r", ![a-z][\w.]* !\d+(?=[,\n])|^!\d+ = .*\n", re.M)
@@ -45,34 +42,42 @@ class Dump:
         default_factory=dict, repr=False
     )  # HLO lines read before, see `hlo.parse`
 
-    def module(self, index: int) -> Module:
-        return parse(self.snapshots[index][2], self.known)
-
     @cached_property
     def changes(self) -> list[tuple[list[str], list[str], int]]:
         """For each snapshot: the instruction lines that came, those that went, and how many there are.
 
-        Only computations that run count: a region that a reduction applies comes and goes with the reduction.
+        Regions that a reduction applies are left out.
         """
         before: dict[str, None] = {}
-        found = []
+        found: list[tuple[list[str], list[str], int]] = []
+        regions: set[str] = set()
+        same = ""
         for _, _, text in self.snapshots:
-            names = {
-                name.lstrip("%") for match in _STEPPED.findall(text) for name in ", ".join(match).split(", ")
-            }
+            if text == same:  # a pipeline begins with a dump of what the last one left
+                found.append(([], [], len(before)))
+                continue
+            same = text
+            regions |= _applied(text)
             after: dict[str, None] = {}
-            for computation in re.split(r"\n\n+", text):
-                if computation[:5] == "ENTRY" or computation[1 : computation.find(" ")] in names:
+            for computation in text.split("\n\n"):
+                computation = computation.lstrip("\n")
+                if computation[1 : computation.find(" ")] not in regions:
                     after.update(dict.fromkeys(line for line in computation.split("\n") if line[:1] == " "))
-            found.append(
-                (
-                    [line for line in after if line not in before],
-                    [line for line in before if line not in after],
-                    len(after),
-                )
-            )
+            came = [line for line in after if line not in before]
+            found.append((came, [line for line in before if line not in after], len(after)))
             before = after
         return found
+
+
+def _applied(text: str) -> set[str]:
+    """The regions that reductions, sorts and the like apply: they come and go with the instruction that
+    applies them.
+    """
+    found = set()
+    for match in _APPLIED.finditer(text):
+        if " call(" not in text[text.rfind("\n", 0, match.start()) : match.start()]:
+            found.add(match[1])
+    return found
 
 
 def compile_with_dumps(lowered: Any, options: dict[str, Any]) -> tuple[Any, Dump, str]:
@@ -161,4 +166,4 @@ def stage(dump: Dump, problem: str) -> Stage:
         )
         if index:
             text += ["-" + line[1:] for line in removed] + ["+" + line[1:] for line in added]
-    return Stage("passes", display("\n".join(text)) or problem, frame(rows, COLUMNS))
+    return Stage("passes", strip("\n".join(text)) or problem, frame(rows, COLUMNS))

@@ -28,37 +28,41 @@ def stage(text_with_locations: str, tagged: Tagged) -> Stage:
     function has several).
     """
     body, aliases = _split(text_with_locations)
+    owners: dict[str, tuple[str | None, tuple[str, ...]]] = {}  # by location
     lines: list[str] = []
     rows: list[list] = []
     opened: list[int | None] = []  # for each open region: the row of the op that opened it
     for raw in body:
-        plain = _LOC.sub("", raw)
+        plain, location = _without_locations(raw)
         lines.append(plain)
-        locations = _LOC.findall(raw)
-        location = locations[-1] if locations and raw.rstrip().endswith(")") else None
         stripped = plain.strip()
         closes = stripped.startswith("}")
         row: int | None = opened.pop() if closes and opened else None
         op = None if closes else _OP.match(plain)
         if op:
             row = len(rows)
-            rows.append(
-                [
-                    f"op{row}",
-                    op[2],
-                    tuple(_OPERAND.findall(plain[op.end() :].split(" : ")[0])),
-                    _result(plain),
-                    None,
-                    (),
-                    len(lines),
-                ]
-            )
+            operands = tuple(_OPERAND.findall(plain[op.end() :].partition(" : ")[0]))
+            rows.append([f"op{row}", op[2], operands, _result(plain), None, (), len(lines)])
         if location and row is not None:
-            rows[row][4:6] = _owners(location, aliases, tagged)
+            if location not in owners:
+                owners[location] = _owners(location, aliases, tagged)
+            rows[row][4:6] = owners[location]
         if stripped.endswith("{"):
             opened.append(row)
     text = hide_addresses("\n".join(lines).rstrip())
     return Stage("stablehlo", strip(text), frame(rows, COLUMNS))
+
+
+def _without_locations(line: str) -> tuple[str, str]:
+    """The line as MLIR prints it without locations, and the op's own location, which stands at its end."""
+    head, mark, tail = line.rpartition(" loc(")
+    if not mark:
+        return line, ""
+    own = tail[:-1] if tail.endswith(")") else ""
+    if " loc(" not in head and own.startswith("#"):
+        return head, own  # by far the most lines
+    locations = _LOC.findall(line)
+    return _LOC.sub("", line), locations[-1] if locations and line.rstrip().endswith(")") else ""
 
 
 def _split(text: str) -> tuple[list[str], dict[str, str]]:
