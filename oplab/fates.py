@@ -193,7 +193,7 @@ class _Gone:
         return "absorbed", step, free[0].name if free else self.uses.next_living(equation, self.homes)
 
     def _vanished(self, equation: Equation, index: int) -> tuple[str, str, str]:
-        """What the pass put in its place. DCE only sweeps: then the pass counts that dropped the last user."""
+        """What the pass put in its place. DCE only sweeps: the pass that dropped the last user counts."""
         mine = self._mine(equation, index)
         change = self._pass(index)
         dropped = change.dropped(mine)

@@ -33,9 +33,13 @@ _jax.hide_frames(__file__)  # whoever asked for a stage is the lab, not the expe
 
 
 class WalkError(ValueError):
-    """A function that cannot be walked, or a walk that was asked for something it cannot give. JAX's own
-    error is its cause.
-    """
+    """A function that cannot be walked, or a walk asked for what it cannot give. JAX's error is its cause."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the sentence, and the reader's own line if it is to blame."""
+        where = script.blamed(self.__cause__)
+        line = [f"    {where.file}, line {where.line}:  {where.text.strip()}"] if where else []
+        return [f"WalkError: {self}", *line]
 
 
 def walk(

@@ -7,5 +7,5 @@ os.environ["MPLBACKEND"] = "Agg"
 for name in ("XLA_FLAGS", "JAX_DISABLE_JIT", "JAX_ENABLE_X64", "JAX_COMPILATION_CACHE_DIR", "OPLAB_STABLE"):
     os.environ.pop(name, None)
 
-# Two devices, so that programs over several of them can be walked. A flag, since it must stand before the backend is up.
+# Two devices, so that programs over several can be walked. A flag: it must stand before the backend is up.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"

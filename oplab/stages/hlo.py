@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..provenance import strip
-from .script import hide_addresses, shown
+from .script import hide_addresses
 from .stage import Stage, frame
 
 COLUMNS = [
@@ -42,7 +42,7 @@ _CALLED = re.compile(
     r"|(?:branch_computations|called_computations)=\{([^}]*)\}"
 )
 _OPERAND = re.compile(r"%([\w.\-]+)")
-_FILE = re.compile(r'^(\d+ ")(.*)("$)', re.M)
+_FRAME = re.compile(r",? ?metadata=\{stack_frame_id=\d+\}| stack_frame_id=\d+")
 
 
 @dataclass(slots=True, eq=False)
@@ -152,13 +152,22 @@ def _instruction(line: str) -> tuple:
 
 
 def display(text: str) -> str:
-    """The text as people are shown it: without tags, addresses and the folders of this machine."""
-    head, mark, tail = text.partition("\nFunctionNames")  # file names stand in a table before this one
-    return _FILE.sub(lambda m: m[1] + shown(m[2]) + m[3], head) + mark + strip(hide_addresses(tail))
+    """The text as people are shown it: without our tags, addresses, and the stack frames.
+
+    The frames' tables hold the folders of this machine and the stack of whoever asked for the compile; which
+    line an instruction comes from is what `equations` and the script stage say.
+    """
+    head, _, rest = text.partition("\n\nFileNames\n")
+    if rest:
+        body = min((at for mark in ("\n\n%", "\n\nENTRY") if (at := rest.find(mark)) >= 0), default=0)
+        text = head + rest[body:]
+    return strip(hide_addresses(_FRAME.sub("", text))).rstrip("\n")
 
 
 def stage(module: Module, owners: dict[str, tuple[tuple[str, ...], str, str]]) -> Stage:
     """The HLO stage. `owners`: instruction -> (equations, how, reason), see `oplab.attribution`."""
+    text = display(module.text)
+    above = module.text.rstrip("\n").count("\n") - text.count("\n")  # lines of the tables left out
     callers = module.callers()
     rows = []
     for computation, instructions in module.computations.items():
@@ -174,7 +183,7 @@ def stage(module: Module, owners: dict[str, tuple[tuple[str, ...], str, str]]) -
                     i.shape,
                     *owners[i.name],
                     strip(f'"{i.op_name}"')[1:-1] if "#" in i.op_name else i.op_name,
-                    i.line,
+                    i.line - above,
                 )
             )
-    return Stage("hlo", display(module.text), frame(rows, COLUMNS))
+    return Stage("hlo", text, frame(rows, COLUMNS))

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import _jax
-from ..provenance import strip
+from .hlo import display
 from .stage import Stage, frame
 
 COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "removed", "text_line"]
@@ -166,4 +166,4 @@ def stage(dump: Dump, problem: str) -> Stage:
         )
         if index:
             text += ["-" + line[1:] for line in removed] + ["+" + line[1:] for line in added]
-    return Stage("passes", strip("\n".join(text)) or problem, frame(rows, COLUMNS))
+    return Stage("passes", display("\n".join(text)) or problem, frame(rows, COLUMNS))

@@ -16,6 +16,7 @@ import re
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,16 @@ def definition(function: Any) -> Location | None:
     function = inspect.unwrap(function) if callable(function) else function
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return Location(code.co_filename, code.co_firstlineno, 0, code.co_name) if code else None
+
+
+def blamed(error: BaseException | None) -> Location | None:
+    """The reader's own line that an error passed through last, on its way up from a library."""
+    found = None
+    for at, line in traceback.walk_tb(error.__traceback__ if error else None):
+        path = at.f_code.co_filename
+        if not is_library(path) and not path.startswith(sysconfig.get_path("stdlib")):
+            found = Location(path, line, 0, at.f_code.co_name)
+    return found
 
 
 def stage(locations: dict[str, tuple[Location | None, Location | None]]) -> Stage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
 import pandas as pd
@@ -37,12 +36,10 @@ class Stage:
     """One stage of a walk.
 
     name: "script", "jaxpr", "stablehlo", "passes", "hlo", "kernels" or "execution".
-    text: the compiler's own text. A few things are taken out of it, ours, this machine's or a run's: the
-    tags that
-        oplab put in, memory addresses, and the folders that files lie in.
-    table: one row per line, equation, op, instruction, kernel or executed thunk. A row that stands in the
-    text has its
-        line there in `text_line`, counted from 1.
+    text: the compiler's own text, without what is oplab's (tags), this machine's (folders, addresses) or one
+        run's (numbers given by chance), and without tables of stack frames: the script stage has them.
+    table: one row per line, equation, op, instruction, kernel or executed thunk. A row that stands in the text
+        has its line there in `text_line`, counted from 1.
     """
 
     name: str
@@ -53,14 +50,10 @@ class Stage:
         return self.text
 
     def __repr__(self) -> str:
-        lines = self.text.count("\n") + 1
-        return f"Stage({self.name!r}: {lines} lines, {len(self.table)} rows)\n{_head(self.text)}"
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="line-height:1.25;font-size:12px">{html.escape(_head(self.text, 400))}</pre>'
+        return _head(self.text)
 
 
-def _head(text: str, lines: int = 60) -> str:
+def _head(text: str, lines: int = 100) -> str:
     """The first lines of a long text, and how many more there are."""
     head = text.split("\n", lines)
     if len(head) <= lines:
