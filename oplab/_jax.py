@@ -29,9 +29,13 @@ class Frame(NamedTuple):
     end_line: int
 
 
+# Open and closed jaxprs alike: 0.12 has one class for both, 0.10 has `Jaxpr` and `ClosedJaxpr`.
+_JAXPRS = tuple({core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr)})
+_CONTAINERS = (tuple, list, dict)
+
+
 def is_jaxpr(value: Any) -> bool:
-    """Open and closed jaxprs alike (0.12 has one class for both, 0.10 has `Jaxpr` and `ClosedJaxpr`)."""
-    return isinstance(value, core.Jaxpr) or isinstance(value, getattr(core, "ClosedJaxpr", core.Jaxpr))
+    return isinstance(value, _JAXPRS)
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
@@ -46,7 +50,10 @@ def sub_jaxprs(params: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     searched.
     """
     for key, value in params.items():
-        yield from _jaxprs_in(value, str(key))
+        if isinstance(value, _JAXPRS):
+            yield str(key), value
+        elif isinstance(value, _CONTAINERS):  # most parameters are neither, and this is asked often
+            yield from _jaxprs_in(value, str(key))
 
 
 def _jaxprs_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -67,6 +74,8 @@ def map_jaxprs(value: Any, change: Callable[[Any], Any]) -> Any:
     """`value` with each jaxpr inside replaced by `change(jaxpr)`; the very same object when there is none."""
     if is_jaxpr(value):
         return change(value)
+    if not isinstance(value, _CONTAINERS):
+        return value
     if isinstance(value, (tuple, list)):
         items = [map_jaxprs(item, change) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):

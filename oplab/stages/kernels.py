@@ -264,7 +264,7 @@ def disassemble(object_file: bytes) -> str:
 
 def _functions(binary) -> list[tuple[str, bytes]]:
     """(symbol, machine code) of each function; the whole code section where the symbols say nothing."""
-    sections = [s for s in binary.sections if "text" in str(s.name)]
+    sections = [s for s in binary.sections if "text" in str(s.name) and not str(s.name).startswith(".rel")]
     named = []
     for section in sections:
         content = bytes(section.content)

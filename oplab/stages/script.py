@@ -53,9 +53,9 @@ class Location:
 
 @functools.lru_cache(maxsize=4096)
 def is_library(path: str) -> bool:
-    """Is this file an installed package's, or oplab's own, rather than the reader's?"""
+    """Is this file an installed package's, or oplab's own? Its sample programs are there to be read."""
     return (
-        path.startswith(_HERE)
+        (path.startswith(_HERE) and not path.endswith("golden.py"))
         or f"{os.sep}site-packages{os.sep}" in path
         or f"{os.sep}dist-packages{os.sep}" in path
     )

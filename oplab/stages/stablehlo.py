@@ -7,6 +7,7 @@ them joined (`callsite`, `fused`). The name holds our tag; the first tagged name
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ..provenance import TAG, Tagged, strip
 from .script import hide_addresses
@@ -28,29 +29,82 @@ def stage(text_with_locations: str, tagged: Tagged) -> Stage:
     function has several).
     """
     body, aliases = _split(text_with_locations)
-    owners: dict[str, tuple[str | None, tuple[str, ...]]] = {}  # by location
+    known: dict[str, tuple[str, ...]] = {}  # owners by location
     lines: list[str] = []
-    rows: list[list] = []
-    opened: list[int | None] = []  # for each open region: the row of the op that opened it
+    ops: list[_Op] = []
+    opened: list[_Op | None] = []  # for each open region: the op that opened it
+    function = ""
     for raw in body:
         plain, location = _without_locations(raw)
         lines.append(plain)
         stripped = plain.strip()
-        closes = stripped.startswith("}")
-        row: int | None = opened.pop() if closes and opened else None
-        op = None if closes else _OP.match(plain)
-        if op:
-            row = len(rows)
-            operands = tuple(_OPERAND.findall(plain[op.end() :].partition(" : ")[0]))
-            rows.append([f"op{row}", op[2], operands, _result(plain), None, (), len(lines)])
-        if location and row is not None:
-            if location not in owners:
-                owners[location] = _owners(location, aliases, tagged)
-            rows[row][4:6] = owners[location]
+        op: _Op | None = None
+        if stripped.startswith("}"):
+            op = opened.pop() if opened else None
+        elif match := _OP.match(plain):
+            if match[2] == "func.func":
+                function = _symbol(plain)
+            operands = tuple(_OPERAND.findall(plain[match.end() :].partition(" : ")[0]))
+            op = _Op(match[2], match[1] or "", operands, _result(plain), function, _symbol(plain), len(lines))
+            ops.append(op)
+        elif stripped.endswith("{") and ops:
+            op = ops[-1]  # `cond {` after the line of its while
+        if location and op is not None:
+            if location not in known:
+                known[location] = _owners(location, aliases, tagged)
+            op.equations = known[location]
         if stripped.endswith("{"):
-            opened.append(row)
+            opened.append(op)
+    _inherit(ops)
+    rows = [
+        (
+            f"op{n}",
+            op.name,
+            op.operands,
+            op.type,
+            op.equations[0] if len(op.equations) == 1 else None,
+            op.equations,
+            op.line,
+        )
+        for n, op in enumerate(ops)
+    ]
     text = hide_addresses("\n".join(lines).rstrip())
     return Stage("stablehlo", strip(text), frame(rows, COLUMNS))
+
+
+@dataclass(slots=True)
+class _Op:
+    name: str
+    result: str
+    operands: tuple[str, ...]
+    type: str
+    function: str  # that it stands in
+    symbol: str  # that it defines or calls
+    line: int
+    equations: tuple[str, ...] = ()
+
+
+def _inherit(ops: list[_Op]) -> None:
+    """Owners for what has no tag: the body of a function that JAX made for itself belongs to its callers, a
+    constant to the op that uses it.
+    """
+    for _ in range(3):  # such functions call each other, not deeply
+        callers: dict[str, dict[str, None]] = {}
+        for op in ops:
+            if op.symbol and op.name != "func.func":
+                callers.setdefault(op.symbol, {}).update(dict.fromkeys(op.equations))
+        for op in ops:
+            if not op.equations and op.function in callers and op.name not in ("module", "func.func"):
+                op.equations = tuple(callers[op.function])
+    users = {(op.function, operand): op for op in reversed(ops) if op.equations for operand in op.operands}
+    for op in ops:
+        if not op.equations and op.name == "stablehlo.constant" and (op.function, op.result) in users:
+            op.equations = users[op.function, op.result].equations
+
+
+def _symbol(line: str) -> str:
+    match = re.search(r"@([\w.$\-]+)", line)
+    return match[1] if match else ""
 
 
 def _without_locations(line: str) -> tuple[str, str]:
@@ -77,10 +131,9 @@ def _split(text: str) -> tuple[list[str], dict[str, str]]:
     return body, aliases
 
 
-def _owners(location: str, aliases: dict[str, str], tagged: Tagged) -> tuple[str | None, tuple[str, ...]]:
+def _owners(location: str, aliases: dict[str, str], tagged: Tagged) -> tuple[str, ...]:
     path = _path(location, aliases, 0)
-    equations = tuple(e.id for e in tagged.ending(path)) if path else ()
-    return (equations[0] if len(equations) == 1 else None), equations
+    return tuple(e.id for e in tagged.ending(path)) if path else ()
 
 
 def _path(location: str, aliases: dict[str, str], depth: int) -> tuple[str, ...]:

@@ -38,8 +38,8 @@ class Stage:
     name: "script", "jaxpr", "stablehlo", "passes", "hlo", "kernels" or "execution".
     text: the compiler's own text, without what is oplab's (tags), this machine's (folders, addresses) or one
         run's (numbers given by chance), and without tables of stack frames: the script stage has them.
-    table: one row per line, equation, op, instruction, kernel or executed thunk. A row that stands in the text
-        has its line there in `text_line`, counted from 1.
+    table: one row per line, equation, op, instruction, kernel or executed thunk. A row that stands in the
+        text has its line there in `text_line`, counted from 1.
     """
 
     name: str

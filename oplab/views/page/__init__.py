@@ -1,0 +1,137 @@
+"""The linked page: one walk as one static HTML file, every line linked to its relatives in every stage.
+
+The file needs nothing but itself: style, script and data stand in it, no request leaves it, and its content
+security policy allows only the one style sheet and the one script that were put in here. Everything that
+comes from the document (source lines, names, compiler text) is untrusted: it travels as JSON and is shown as
+text, never as markup.
+
+Parts: `model.py` makes the data, `page.html` is the frame, `page.css` the look; of the script, `links.js`
+says which line belongs to which, `list.js` draws long texts a window at a time, `panes.js`, `tables.js` and
+`ledger.js` are what stands side by side; `sentence.js`, `search.js` and `page.js` answer the person.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from oplab.views.page.model import TEXTS, code, model, records, stable
+
+SCRIPTS = ("links.js", "list.js", "panes.js", "tables.js", "ledger.js", "sentence.js", "search.js",
+           "page.js")
+PLAIN_BYTES = 200_000  # data above this is compressed; the page unpacks it
+HEIGHT = 600  # pixels of the frame in a notebook
+# Characters that a reader cannot see or that move others around; they are shown by their code point instead.
+HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+                    "\ufeff\ufff9-\ufffb\ud800-\udfff]")
+_FALLBACK_LINES, _FALLBACK_ROWS = 300, 200
+_SHOWN = ("instruction", "kind", "lines", "equations", "flops", "bytes", "median_us")
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The page of a walk's document (`walk.to_json()`), as one string of HTML.
+
+    Under OPLAB_STABLE=1 times are a dash, so that the same walk gives the same bytes on every run.
+    """
+    style, script = _style(), _script()
+    data = _json(model(document))
+    policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+              "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
+    name = visible(document.get("function", ""))
+    return Template(_file("page.html")).substitute(
+        policy=policy, style=style, script=script,
+        title=html.escape(f"{name[:80]} · oplab"), function=html.escape(name),
+        facts=html.escape(_facts(document)), fallback=_fallback(document),
+        data=data if len(data) < PLAIN_BYTES else json.dumps(_packed(data)),
+        code=_packed(_json(code(document))))
+
+
+def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
+    """The page in a sandboxed frame, for a notebook's cell: its script runs, and reaches nothing outside."""
+    # Only what would end the attribute is escaped, since the page is full of double quotes.
+    page = render(document).replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
+    name = visible(document.get("function", ""))[:80]
+    title = html.escape(f"Walk of {name}: every stage, linked line by line")
+    return (f"<iframe srcdoc='{page}' sandbox=\"allow-scripts\" title=\"{title}\" width=\"100%\" "
+            f'height="{height}" style="border:1px solid #8886;border-radius:4px"></iframe>')
+
+
+def visible(text: Any) -> str:
+    """Text with its hidden characters spelt out: a right-to-left override becomes [U+202E]."""
+    return HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", str(text))
+
+
+# ---- the parts of the file -------------------------------------------------------------------------------
+
+
+@cache
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _style() -> str:
+    return "\n" + _file("page.css")
+
+
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n".join(map(_file, SCRIPTS)) + "\n})();\n"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(value: Any) -> str:
+    """JSON that can stand in a script element: with no `<` in it, nothing in it can end or begin one."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _packed(text: str) -> str:
+    """Deflated, in base64: a tenth of the size, and the browser takes it apart by itself."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _facts(document: Mapping[str, Any]) -> str:
+    versions = {} if stable() else document.get("versions", {})
+    known = [f"{name} {version}" for name, version in versions.items()]
+    options = [f"{key}={value!r}" for key, value in document.get("options", {}).items()]
+    target = f"on {document.get('target', '?')}"
+    return visible(" · ".join([target, ", ".join(known) or "versions masked", *options]))
+
+
+# ---- what a reader without scripts sees ------------------------------------------------------------------
+
+
+def _fallback(document: Mapping[str, Any]) -> str:
+    parts = []
+    for name in TEXTS:
+        text = str(document.get("stages", {}).get(name, {}).get("text", ""))
+        lines = text.split("\n", _FALLBACK_LINES)
+        more = lines[_FALLBACK_LINES:] and ["…"]
+        shown = "\n".join([*(line[:400] for line in lines[:_FALLBACK_LINES]), *more])
+        parts.append(f"<h2>{name}</h2>\n<pre>\n{html.escape(visible(shown))}</pre>")
+    return "\n".join([_table(records(document.get("summary"))), *parts])
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in _SHOWN)
+    body = "\n".join("<tr>" + "".join(f"<td>{_cell(name, row.get(name))}</td>" for name in _SHOWN) + "</tr>"
+                     for row in rows[:_FALLBACK_ROWS])
+    return f"<table><caption>Kernels</caption><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "median_us":
+        return "–" if stable() or not isinstance(value, (int, float)) else f"{value:.1f}"
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value[:12])) + (" …" if len(value) > 12 else "")
+    return html.escape(visible("" if value is None else value)[:200])
