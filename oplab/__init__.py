@@ -1,9 +1,19 @@
 """oplab, the operator laboratory: see what the machine really does with a line of JAX."""
 
-from .bench import bench
 from .doctor import doctor
-from .document import SavedWalk, load_walk
-from .stages.stage import Stage
-from .walk import Walk, WalkError, walk
 
 __all__ = ["SavedWalk", "Stage", "Walk", "WalkError", "bench", "doctor", "load_walk", "walk"]
+
+try:
+    from .bench import bench
+    from .document import SavedWalk, load_walk
+    from .stages.stage import Stage
+    from .walk import Walk, WalkError, walk
+except Exception as error:  # a broken JAX: the doctor must still be able to say so
+    _broken = error
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        reason = f"{type(_broken).__name__}: {_broken}".splitlines()[0]
+        raise ImportError(f"oplab.{name} could not be imported ({reason}): run `oplab doctor`.") from _broken

@@ -9,7 +9,6 @@ function typed into `exec` has none.
 from __future__ import annotations
 
 import functools
-import inspect
 import linecache
 import os
 import re
@@ -125,9 +124,9 @@ def locate(
 
 def definition(function: Any) -> Location | None:
     """Where a function begins: what an equation without any frame of its own is shown at."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function) if callable(function) else function
+    inside = function
+    while inside is not None:  # jit of a partial of a method, in any order
+        function, inside = inside, getattr(inside, "__wrapped__", None) or getattr(inside, "func", None)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return Location(code.co_filename, code.co_firstlineno, 0, code.co_name) if code else None
 

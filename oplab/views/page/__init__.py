@@ -62,7 +62,8 @@ def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
     name = visible(document.get("function", ""))[:80]
     title = html.escape(f"Walk of {name}: every stage, linked line by line")
     return (f"<iframe srcdoc='{page}' sandbox=\"allow-scripts\" title=\"{title}\" width=\"100%\" "
-            f'height="{height}" style="border:1px solid #8886;border-radius:4px"></iframe>')
+            f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
+            "</iframe>")
 
 
 def visible(text: Any) -> str:
