@@ -59,7 +59,7 @@ test-lint: venv
 
 test-unit: venv
 	@echo '== pytest'
-	@$(py) -m pytest $(parallel) $(ARGS)
+	@$(py) -m pytest $(if $(parallel),-n $(JOBS) --dist worksteal) $(ARGS)
 
 test-notebooks: venv
 	@echo '== nbval: every notebook cell, against its stored output'

@@ -9,22 +9,24 @@ loop. Those are *inferred*, in this order:
 3. an island of unnamed instructions belongs to the equations that have no instruction left anywhere and
 stand, in the jaxpr's
    dataflow, just where the island stands in the program's;
-4. what is left belongs to the nearest named instruction that uses it, or that it uses.
+4. what is left belongs to the nearest named instruction that uses it, or that it uses;
+5. what only hands out a result of the function belongs to the equation of that result.
 
-What nothing named is connected with was made by the *compiler* for itself. Every inference says its reason.
+What none of these reaches was made by the *compiler* for itself. Every inference says its reason.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from functools import cached_property
 
-from . import _jax
-from .provenance import Equation, Tagged
+from .dataflow import Uses, graph
+from .provenance import Tagged
 from .stages.hlo import CALLING, FREE, Instruction, Module
 
 Owner = tuple[tuple[str, ...], str, str]  # equations, how, reason
 NOBODY: Owner = ((), "compiler", "")
+HANDS_OUT = "it hands out the result of"
 # Equations that only rename or reshape what they are given: they vanish all the time, and leave no island
 # behind.
 _SHAPE_ONLY = frozenset(
@@ -49,32 +51,48 @@ def attribute(module: Module, tagged: Tagged) -> dict[str, Owner]:
 def _infer(lost: list[Instruction], module: Module, tagged: Tagged, owners: dict[str, Owner]) -> None:
     flow = _Flow(module)
     regions = {c: i for i in module.instructions.values() if i.opcode not in CALLING for c in i.called}
-    for instruction in lost:
-        if instruction.computation not in regions and _only_constants(instruction, flow, module):
+    lost_here = [i for i in lost if i.computation not in regions]
+    for instruction in lost_here:
+        if _only_constants(instruction, flow, module):
             users = _nearest(instruction.name, flow.downs, owners, limit=6)
             if users:
                 owners[instruction.name] = (users, "inferred", f"a constant spread out for {users[0]}")
-    graph: dict[str, tuple[set[str], set[str]]] | None = None
-    for instruction in lost:
-        if owners[instruction.name] is not NOBODY or instruction.computation in regions:
-            continue
-        graph = graph if graph is not None else dataflow(tagged)
-        _own_island(instruction, flow, module, tagged, graph, owners)
-    for instruction in lost:
-        if owners[instruction.name] is NOBODY and instruction.computation not in regions:
+    islands = _Islands(module, tagged, flow, owners)
+    for instruction in lost_here:
+        if owners[instruction.name] is NOBODY:
+            islands.own(instruction)
+    for instruction in lost_here:
+        if owners[instruction.name] is NOBODY:
             users = _nearest(instruction.name, flow.downs, owners, limit=40)
             if users:
                 owners[instruction.name] = (users, "inferred", f"its result goes to {users[0]}")
             elif sources := _nearest(instruction.name, flow.ups, owners, limit=40):
                 owners[instruction.name] = (sources, "inferred", f"it works on the result of {sources[0]}")
+    _own_results(module, tagged, flow, owners)
     for instruction in lost:
         caller = regions.get(instruction.computation)
         if caller is not None and owners[caller.name] is not NOBODY:
-            owners[instruction.name] = (
-                owners[caller.name][0],
-                "inferred",
-                f"the region that {caller.name} applies",
-            )
+            reason = f"the region that {caller.name} applies"
+            owners[instruction.name] = (owners[caller.name][0], "inferred", reason)
+
+
+def _own_results(module: Module, tagged: Tagged, flow: _Flow, owners: dict[str, Owner]) -> None:
+    """What hands out the function's i-th result, and nothing else, belongs to the equation of that result."""
+    root = next((i for i in module.computations.get(module.entry, ()) if i.root), None)
+    if root is None:
+        return
+    handed_out = root.operands if root.opcode == "tuple" else [root.name]
+    if len(handed_out) != len(tagged.top.outvars):
+        return  # JAX handed an argument back by itself
+    writers = {v: e for e in tagged.equations.values() if e.parent is None for v in e.eqn.outvars}
+    for start, v in zip(handed_out, tagged.top.outvars, strict=True):
+        equation = None if hasattr(v, "val") else writers.get(v)
+        todo = [start] if equation else []
+        while todo:
+            name = todo.pop()
+            if owners[name] is NOBODY and module.instructions[name].opcode not in ("parameter", "constant"):
+                owners[name] = ((equation.id,), "inferred", f"{HANDS_OUT} {equation.id}")
+                todo += flow.ups.get(name, ())
 
 
 def _own_fusions(module: Module, owners: dict[str, Owner]) -> None:
@@ -125,7 +143,7 @@ class _Flow:
     def _enter(self, caller: Instruction, body: list[Instruction]) -> None:
         parameters = [i for i in body if i.opcode == "parameter"]
         for parameter in parameters:
-            number = _parameter_number(parameter)
+            number = parameter_number(parameter)
             if caller.opcode in ("fusion", "call") and number < len(caller.operands):
                 self._edge(caller.operands[number], parameter.name)
             elif caller.operands:
@@ -139,7 +157,7 @@ class _Flow:
         self.downs[source].append(target)
 
 
-def _parameter_number(parameter: Instruction) -> int:
+def parameter_number(parameter: Instruction) -> int:
     digits = parameter.text.rsplit("parameter(", 1)[-1].partition(")")[0]
     return int(digits) if digits.isdigit() else 0
 
@@ -175,46 +193,58 @@ def _nearest(
     return ()
 
 
-def _own_island(
-    start: Instruction, flow: _Flow, module: Module, tagged: Tagged, graph: dict, owners: dict[str, Owner]
-) -> None:
-    """Give the island around `start` to the equations that vanished there, if there are any."""
-    island, before, after = _island(start.name, flow, module, owners)
-    living = {e for equations, _, _ in owners.values() for e in equations}
-    vanished = [
-        e
-        for e in tagged.equations.values()
-        if e.id not in living and not e.children and e.primitive not in _SHAPE_ONLY
-    ]
-    fitting = [e.id for e in vanished if _stands(e.id, graph, living, before, after)]
-    if not fitting and not before and not after:
-        fitting = [e.id for e in vanished]
-    if not fitting:
-        return
-    names = ", ".join(tagged.equations[e].primitive for e in fitting[:3])
-    reason = f"{names} lost its name here, between its neighbours"
-    for name in island:
-        if module.instructions[name].opcode not in FREE:
-            owners[name] = (tuple(fitting), "inferred", reason)
+class _Islands:
+    """Islands of unnamed instructions, and the equations that may have vanished there."""
 
+    def __init__(self, module: Module, tagged: Tagged, flow: _Flow, owners: dict[str, Owner]) -> None:
+        self.module, self.tagged, self.flow, self.owners = module, tagged, flow, owners
 
-def _island(
-    start: str, flow: _Flow, module: Module, owners: dict[str, Owner]
-) -> tuple[set[str], set[str], set[str]]:
-    """The unnamed instructions connected with `start`, and the equations just before and just after them."""
-    island, before, after, todo = {start}, set(), set(), [start]
-    while todo:
-        name = todo.pop()
-        for edges, border in ((flow.ups, before), (flow.downs, after)):
-            for near in edges.get(name, ()):
-                if near in island:
-                    continue
-                if owners[near][0]:
-                    border.update(owners[near][0])
-                elif module.instructions[near].opcode != "constant":
-                    island.add(near)
-                    todo.append(near)
-    return island, before, after
+    @cached_property
+    def graph(self) -> dict[str, tuple[set[str], set[str]]]:
+        return graph(self.tagged)
+
+    @cached_property
+    def living(self) -> set[str]:
+        return {e for equations, _, _ in self.owners.values() for e in equations}
+
+    @cached_property
+    def vanished(self) -> list[str]:
+        """The equations that have no instruction left, although somebody needs them."""
+        needed = Uses(self.tagged).needed
+        candidates = [e for e in self.tagged.equations.values() if e.id in needed and not e.children]
+        return [e.id for e in candidates if e.id not in self.living and e.primitive not in _SHAPE_ONLY]
+
+    def own(self, start: Instruction) -> None:
+        """Give the island around `start` to the equations that vanished there, if there are any."""
+        if not self.vanished:
+            return
+        island, before, after = self._around(start.name)
+        fitting = [e for e in self.vanished if _stands(e, self.graph, self.living, before, after)]
+        if not fitting and not before and not after:
+            fitting = self.vanished
+        if not fitting:
+            return
+        names = ", ".join(self.tagged.equations[e].primitive for e in fitting[:3])
+        reason = f"{names} lost its name here, between its neighbours"
+        for name in island:
+            if self.module.instructions[name].opcode not in FREE:
+                self.owners[name] = (tuple(fitting), "inferred", reason)
+
+    def _around(self, start: str) -> tuple[set[str], set[str], set[str]]:
+        """The unnamed instructions connected with `start`, and the equations just before and after them."""
+        island, before, after, todo = {start}, set(), set(), [start]
+        while todo:
+            name = todo.pop()
+            for edges, border in ((self.flow.ups, before), (self.flow.downs, after)):
+                for near in edges.get(name, ()):
+                    if near in island:
+                        continue
+                    if self.owners[near][0]:
+                        border.update(self.owners[near][0])
+                    elif self.module.instructions[near].opcode != "constant":
+                        island.add(near)
+                        todo.append(near)
+        return island, before, after
 
 
 def _stands(equation: str, graph: dict, living: set[str], before: set[str], after: set[str]) -> bool:
@@ -237,36 +267,3 @@ def _past(equation: str, graph: dict, side: int, living: set[str]) -> set[str]:
                 seen.add(near)
                 (found.add if near in living else todo.append)(near)
     return found
-
-
-def dataflow(tagged: Tagged) -> dict[str, tuple[set[str], set[str]]]:
-    """Equation id -> (the equations whose results it uses, the equations that use its result), through nested
-    jaxprs.
-    """
-    graph: dict[str, tuple[set[str], set[str]]] = {e: (set(), set()) for e in tagged.equations}
-    top = [e for e in tagged.equations.values() if e.parent is None]
-    _wire(top, {}, graph)
-    return graph
-
-
-def _wire(equations: Iterable[Equation], env: dict, graph: dict) -> None:
-    """Follow the variables of one jaxpr; `env` holds, for each variable, the equations that its value comes
-    from.
-    """
-    for equation in equations:
-        eqn = equation.eqn
-        sources = [env.get(v, set()) if not hasattr(v, "val") else set() for v in eqn.invars]
-        results: list[set[str]] = [{equation.id} for _ in eqn.outvars]
-        for producer in set().union(*sources) if sources else ():
-            graph[equation.id][0].add(producer)
-            graph[producer][1].add(equation.id)
-        for where, inner in _jax.sub_jaxprs(eqn.params) if equation.children else ():
-            body = _jax.open_jaxpr(inner)
-            # Operands stand at the end in every higher-order primitive: cond has its index in front, while
-            # its constants.
-            inside = dict(zip(reversed(body.invars), reversed(sources), strict=False))
-            _wire([c for c in equation.children if c.where == where], inside, graph)
-            for result, v in zip(reversed(results), reversed(body.outvars), strict=False):
-                if not hasattr(v, "val"):
-                    result |= inside.get(v, set())
-        env.update(zip(eqn.outvars, results, strict=True))

@@ -29,6 +29,7 @@ import psutil
 from tqdm import tqdm
 
 from oplab.cost import function_cost
+from oplab.display import stable
 from oplab.memory import peak_bytes
 
 try:
@@ -79,11 +80,6 @@ class Timings(pd.DataFrame):
 
     def _repr_html_(self) -> str:
         return self._shown().to_html()
-
-
-def stable() -> bool:
-    """True under `OPLAB_STABLE=1`, the display mode in which nothing that varies is printed."""
-    return os.environ.get("OPLAB_STABLE", "") not in ("", "0")
 
 
 def bench(

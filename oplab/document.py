@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import pandas as pd
 
+from .display import Measured, stable
 from .stages.stage import Stage, frame
 
 SCHEMA = "oplab.walk/1"
@@ -48,7 +49,7 @@ def from_walk(walk: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """What made the document; empty where versions are masked (OPLAB_STABLE=1)."""
-    if os.environ.get("OPLAB_STABLE") == "1":
+    if stable():
         return {}
     import jaxlib
 
@@ -165,7 +166,7 @@ class SavedWalk:
         return self._stages["execution"]
 
     def summary(self) -> pd.DataFrame:
-        return self._summary.copy()
+        return Measured(self._summary)
 
     def code(self, instruction: str) -> dict[str, str]:
         return dict(self.document["code"][instruction])

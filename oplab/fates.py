@@ -16,12 +16,12 @@ The pass is found by following the tags through XLA's own dumps; what JAX itself
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 
 import pandas as pd
 
-from . import _jax
-from .attribution import Owner
+from .attribution import HANDS_OUT, Owner, parameter_number
+from .dataflow import Uses
 from .provenance import Equation, Tagged
 from .stages.hlo import FREE, Instruction, Module, parse_line
 from .stages.passes import Dump
@@ -29,7 +29,6 @@ from .stages.stage import frame
 
 COLUMNS = ["equation", "primitive", "line", "fate", "by_pass", "into"]
 FATES = ("kept", "fused", "merged", "folded", "absorbed", "dead", "library", "inlined")
-_LOOPS = {"while", "scan", "cond", "fori_loop", "switch"}
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}  # they hold a jaxpr, be it an empty one
 _HOLDING = frozenset(
     {"call", "while", "conditional", "custom-call"}
@@ -61,7 +60,7 @@ def ledger(
     for equation in reversed(
         tagged.equations.values()
     ):  # users first: a user's fate may decide its operand's
-        gone.known[equation.id] = alive.fate(equation) or gone.fate(equation)
+        gone.known[equation.id] = alive.fate(equation) or alive.handed_out(equation, gone.fate(equation))
     rows = [(e.id, e.primitive, lines[e.id], *gone.known[e.id]) for e in tagged.equations.values()]
     return frame(rows, COLUMNS)
 
@@ -72,13 +71,15 @@ class _Alive:
     def __init__(self, module: Module, owners: dict[str, Owner], kinds: dict[str, str]) -> None:
         self.owners, self.kinds, self.callers = owners, kinds, module.callers()
         self.instructions = module.instructions
-        self.homes: dict[str, list[Instruction]] = defaultdict(
-            list
-        )  # those inside fusions rather than the fusions
+        self.homes: dict[str, list[Instruction]] = defaultdict(list)  # members of fusions, not the fusions
+        self.handed: dict[str, list[Instruction]] = defaultdict(list)  # copies and constants at an output
         for instruction in module.instructions.values():
+            equations, _, reason = owners[instruction.name]
+            # What only hands out a result is no home: nothing of the equation's work is in it.
+            kept = self.handed if reason.startswith(HANDS_OUT) else self.homes
             if instruction.opcode != "fusion":
-                for equation in owners[instruction.name][0]:
-                    self.homes[equation].append(instruction)
+                for equation in equations:
+                    kept[equation].append(instruction)
 
     def fate(self, equation: Equation) -> tuple[str, str, str] | None:
         working = [i for i in self.homes.get(equation.id, ()) if i.opcode not in FREE]
@@ -97,11 +98,27 @@ class _Alive:
             return "fused" if shared else "kept", "", kernels[0].name
         return ("kept", "", working[0].name) if working else None
 
+    def handed_out(self, equation: Equation, fate: tuple[str, str, str]) -> tuple[str, str, str]:
+        """A vanished result that is still handed out: as a constant, or as a copy of something else."""
+        handed = self.handed.get(equation.id)
+        if not handed or fate[0] in ("dead", "inlined") or fate[2]:
+            return fate
+        constant = all(i.opcode in ("constant", "iota") or self._spread(i) for i in handed)
+        return ("folded" if constant else fate[0]), fate[1], handed[0].name
+
     def _spread(self, instruction: Instruction) -> bool:
-        operands = [self.instructions.get(name) for name in instruction.operands]
-        return instruction.opcode == "broadcast" and all(
-            o is not None and o.opcode == "constant" for o in operands
-        )
+        """Does it only spread a constant out?"""
+        if instruction.opcode != "broadcast":
+            return False
+        return self._outside(instruction.operands[0]).opcode == "constant"
+
+    def _outside(self, name: str) -> Instruction:
+        """The instruction of that name; for a fusion's parameter, what the fusion is given."""
+        instruction = self.instructions[name]
+        caller = self.callers.get(instruction.computation)
+        if instruction.opcode == "parameter" and caller is not None and caller.opcode == "fusion":
+            return self.instructions[caller.operands[parameter_number(instruction)]]
+        return instruction
 
     def _kernel(self, instruction: Instruction) -> Instruction | None:
         while instruction.name not in self.kinds:
@@ -123,7 +140,7 @@ class _Gone:
         self, tagged: Tagged, dump: Dump, stablehlo: set[str], homes: dict[str, list[Instruction]]
     ) -> None:
         self.tagged, self.dump, self.stablehlo, self.homes = tagged, dump, stablehlo, homes
-        self.uses = _Uses(tagged)
+        self.uses = Uses(tagged)
         self.last = len(dump.snapshots) - 1
         self.seen: dict[str, int] = {}  # equation -> last snapshot with an instruction of it
         self.worked: dict[str, int] = {}  # ... with one that computes
@@ -179,6 +196,9 @@ class _Gone:
             if self.uses.unused(equation):
                 return "dead", "lowering", ""
             step = "StableHLO import" if equation.id in self.stablehlo else "lowering"
+            users = self.uses.users(equation)
+            if users and all(self.known[u.id][0] == "folded" for u in users):
+                return "folded", step, ", ".join(dict.fromkeys(self.known[u.id][2] for u in users))
             return "absorbed", step, self.uses.next_living(equation, self.homes)
         if index >= self.last:  # its tag is there to the end, on a constant, a bitcast or a tuple
             return self._left_free(equation)
@@ -213,9 +233,9 @@ class _Gone:
             return "folded", step, replaced[0] if replaced else ""
         if not owners:  # its users were changed in the same stroke
             owners = [e for user in dropped for e in self.owners.get(user[0], ()) if e != equation.id]
-        into = ", ".join(dict.fromkeys(owners))
+        into = ", ".join(dict.fromkeys(owners)) or self.uses.next_living(equation, self.homes)
         if step == "cse":
-            return "merged", step, into
+            return "merged", step, ", ".join(dict.fromkeys(owners)) or self._twin(equation) or into
         opcodes = {self.opcodes[name] for name in mine} - _MOVING
         if any(
             self.opcodes[name] in opcodes
@@ -223,9 +243,19 @@ class _Gone:
             for name in self._mine(self.tagged.equations[e], index + 1)
         ):
             return "merged", step, into
-        if not replaced and all(self.known.get(e, ("dead",))[0] in ("dead", "folded") for e in owners):
-            return "dead", step, ""
-        return "absorbed", step, into or self.uses.next_living(equation, self.homes)
+        users = self.uses.users(equation)
+        if not replaced and users and all(self.known[u.id][0] in ("dead", "folded") for u in users):
+            return "dead", step, ""  # whoever needed it became a constant
+        return "absorbed", step, into
+
+    def _twin(self, equation: Equation) -> str:
+        """An equation of the same operator and type that is still there."""
+        type_of = [str(v.aval) for v in equation.eqn.outvars]
+        for other in self.tagged.equations.values():
+            if other.primitive == equation.primitive and other.id in self.homes and other is not equation:
+                if [str(v.aval) for v in other.eqn.outvars] == type_of:
+                    return other.id
+        return ""
 
     def _mine(self, equation: Equation, index: int) -> dict[str, str]:
         """The equation's instructions in a snapshot, name -> line; those that compute, if there are any."""
@@ -278,75 +308,3 @@ class _Pass:
             if now and len(now[3]) == len(user[3]):
                 found += [new for old, new in zip(user[3], now[3], strict=True) if old in mine]
         return found
-
-
-class _Uses:
-    """Who uses an equation's results inside its own jaxpr, and whether anybody needs them."""
-
-    def __init__(self, tagged: Tagged) -> None:
-        self.readers: dict[tuple, list[Equation]] = defaultdict(list)  # (jaxpr, variable) -> equations
-        self.writers: dict[tuple, Equation] = {}
-        self.needed: set[str] = set()
-        bodies: dict[tuple[str, str], list[Equation]] = defaultdict(list)
-        for equation in tagged.equations.values():
-            key = self._key(equation)
-            bodies[key].append(equation)
-            self.writers.update(((key, v), equation) for v in equation.eqn.outvars)
-            for v in equation.eqn.invars:
-                if not hasattr(v, "val"):
-                    self.readers[key, v].append(equation)
-        self._live(bodies, "", "", tagged.top, [True] * len(tagged.top.outvars))
-
-    @staticmethod
-    def _key(equation: Equation) -> tuple[str, str]:
-        return (equation.parent.id if equation.parent else "", equation.where)
-
-    def _live(self, bodies: dict, parent: str, where: str, jaxpr: object, wanted: list[bool]) -> None:
-        """Backwards through one jaxpr: an equation is needed when a needed one reads it, or when it has an
-        effect.
-        """
-        live = {
-            v
-            for v, is_wanted in zip(jaxpr.outvars, wanted, strict=True)
-            if is_wanted and not hasattr(v, "val")
-        }
-        for equation in reversed(bodies[parent, where]):
-            eqn = equation.eqn
-            results = [v in live for v in eqn.outvars]
-            if not (any(results) or eqn.effects):
-                continue
-            self.needed.add(equation.id)
-            live.update(v for v in eqn.invars if not hasattr(v, "val"))
-            for path, inner in _jax.sub_jaxprs(eqn.params) if equation.children else ():
-                body = _jax.open_jaxpr(inner)
-                plain = equation.primitive not in _LOOPS and len(results) == len(body.outvars)
-                self._live(bodies, equation.id, path, body, results if plain else [True] * len(body.outvars))
-
-    def unused(self, equation: Equation) -> bool:
-        """JAX leaves such equations out of the lowering, or XLA drops them first thing."""
-        return equation.id not in self.needed
-
-    def next_living(self, equation: Equation, homes: dict[str, list[Instruction]]) -> str:
-        """The nearest equation downstream that has an instruction; failing that, upstream."""
-        for neighbours in (self._users, self._sources):
-            seen: set[str] = set()
-            todo = deque([equation])
-            while todo:
-                here = todo.popleft()
-                if here.id in seen:
-                    continue
-                seen.add(here.id)
-                if here is not equation and here.id in homes:
-                    return here.id
-                todo += neighbours(here)
-        return ""
-
-    def _users(self, equation: Equation) -> list[Equation]:
-        return [user for v in equation.eqn.outvars for user in self.readers.get((self._key(equation), v), ())]
-
-    def _sources(self, equation: Equation) -> list[Equation]:
-        return [
-            self.writers[self._key(equation), v]
-            for v in equation.eqn.invars
-            if not hasattr(v, "val") and (self._key(equation), v) in self.writers
-        ]

@@ -12,6 +12,7 @@ import re
 
 import pandas as pd
 
+from .display import Measured
 from .stages.execution import busy_us
 from .stages.hlo import Module
 from .stages.stage import frame
@@ -147,16 +148,8 @@ def summary(
             )
         )
     table = frame(rows, SUMMARY)
-    return table.astype(
-        {
-            "flops": "int64",
-            "bytes": "int64",
-            "runs": "int64",
-            "median_us": float,
-            "spread_us": float,
-            "share": float,
-        }
-    )
+    counts, times = ("flops", "bytes", "runs"), ("median_us", "spread_us", "share")
+    return Measured(table.astype({**dict.fromkeys(counts, "int64"), **dict.fromkeys(times, float)}))
 
 
 def _busy(measured: pd.DataFrame | None) -> dict[str, tuple[float, float, int]]:

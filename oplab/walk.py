@@ -22,10 +22,10 @@ from typing import Any
 
 import jax
 import pandas as pd
-from tqdm import tqdm
 
 from . import _jax, cost, fates, join, provenance
 from .attribution import attribute
+from .display import progress
 from .stages import emitter, execution, hlo, jaxpr, kernels, passes, script, stablehlo
 from .stages.stage import Stage
 
@@ -434,12 +434,6 @@ def _on(target: str):
     else:
         with jax.default_device(jax.local_devices(backend=target)[0]):
             yield
-
-
-def progress(things: Any, **options: Any) -> Any:
-    """A progress bar, plain text; none where outputs are compared or logged."""
-    quiet = os.environ.get("OPLAB_STABLE") == "1" or bool(os.environ.get("CI"))
-    return tqdm(things, disable=quiet, delay=0.5, leave=False, **options)
 
 
 def _name(f: Callable) -> str:

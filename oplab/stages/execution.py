@@ -16,6 +16,7 @@ from collections.abc import Callable
 import jax
 import pandas as pd
 
+from ..display import Measured, stable
 from .stage import Stage
 
 COLUMNS = ["run", "instruction", "start_us", "duration_us"]
@@ -97,11 +98,11 @@ def _events(file: str, names: set[str]) -> tuple[list[tuple[float, float]], list
 
 def stage(wall_us: list[float], table: pd.DataFrame, problem: str) -> Stage:
     """The execution stage. It is measured, so it differs from run to run and is never compared as text."""
-    if os.environ.get("OPLAB_STABLE") == "1":
+    if stable():
         text = problem or f"{len(wall_us)} runs"
     else:
         text = problem or f"{len(wall_us)} runs, median wall time {pd.Series(wall_us).median():.1f} us"
-    return Stage("execution", text, table)
+    return Stage("execution", text, Measured(table))
 
 
 def busy_us(table: pd.DataFrame) -> pd.Series:

@@ -90,8 +90,16 @@ class Module:
             order.append(name)
             for instruction in self.computations[name]:
                 if instruction.opcode in CALLING - {"fusion"}:
-                    todo.extend(instruction.called)
+                    todo.extend(_stepped(instruction))
         return order
+
+
+def _stepped(instruction: Instruction) -> list[str]:
+    """What the runtime steps through for an instruction: a loop whose trips are known needs no condition."""
+    if instruction.opcode == "while" and '"known_trip_count"' in instruction.text:
+        condition = re.search(r"condition=%?([\w.\-]+)", instruction.text)
+        return [name for name in instruction.called if condition is None or name != condition[1]]
+    return instruction.called
 
 
 def parse(text: str, known: dict[str, tuple] | None = None) -> Module:

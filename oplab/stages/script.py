@@ -52,9 +52,9 @@ class Location:
 
 @functools.lru_cache(maxsize=4096)
 def is_library(path: str) -> bool:
-    """Is this file an installed package's, or oplab's own? Its sample programs are there to be read."""
+    """Is this file an installed package's, or oplab's own, rather than the reader's?"""
     return (
-        (path.startswith(_HERE) and not path.endswith("golden.py"))
+        path.startswith(_HERE)
         or f"{os.sep}site-packages{os.sep}" in path
         or f"{os.sep}dist-packages{os.sep}" in path
     )
@@ -114,10 +114,11 @@ def locate(
     it if need be.
     """
     found: dict[str, tuple[Location | None, Location | None]] = {}
+    sample = default.path if default and default.path.startswith(_HERE) else None  # ours, but to be read
     for equation in equations:
         above = found[equation.parent.id] if equation.parent else (default, default)
         own = [Location(f.file, f.line, f.column, f.function) for f in _jax.frames(equation.eqn)]
-        script = next((f for f in own if not is_library(f.path)), None)
+        script = next((f for f in own if not is_library(f.path) or f.path == sample), None)
         found[equation.id] = (script or above[0] or (own[0] if own else None), own[0] if own else above[1])
     return found
 

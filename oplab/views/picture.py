@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from oplab.display import stable
+
 # Okabe and Ito's colours (jfly.uni-koeln.de/color), which colour-blind readers can tell apart.
 # One operator, one colour, in every plot, page and notebook.
 COLOURS = {"matmul": "#0072B2", "softmax": "#D55E00", "relu": "#E69F00", "bias_add": "#56B4E9",
@@ -90,11 +92,6 @@ def ran_on(sources: Iterable[Any]) -> str:
     threads = known.get("threads") or (len(affinity(0)) if affinity else os.cpu_count())
     jax = known.get("jax") or metadata.version("jax")
     return f"JAX {jax}, {threads} threads, {known.get('device', 'cpu')}"
-
-
-def stable() -> bool:
-    """True under `OPLAB_STABLE=1`, the display mode in which nothing that varies is printed."""
-    return os.environ.get("OPLAB_STABLE", "") not in ("", "0")
 
 
 def plain(text: Any, width: int = 34) -> str:

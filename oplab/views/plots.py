@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from oplab.views.picture import COLOURS, LOOK, STYLES, Picture, listed, plain, ran_on, stable
+from oplab.display import stable
+from oplab.views.picture import COLOURS, LOOK, STYLES, Picture, listed, plain, ran_on
 from oplab.views.timeline import timeline
 
 __all__ = ["COLOURS", "Picture", "memory", "processor_time", "speedup", "timeline", "times", "work"]

@@ -24,7 +24,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from oplab.views.page.model import TEXTS, code, model, records, stable
+from oplab.display import stable
+from oplab.views.page.model import TEXTS, code, model, records
 
 SCRIPTS = ("links.js", "list.js", "panes.js", "tables.js", "ledger.js", "sentence.js", "search.js",
            "page.js")

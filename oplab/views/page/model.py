@@ -7,12 +7,12 @@ instruction) or as `pairs` (lines that no equation joins, such as a kernel and t
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from oplab.display import stable
 from oplab.views import highlight
 from oplab.views.picture import COLOURS
 from oplab.views.timeline import operator
@@ -26,11 +26,6 @@ FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcas
 MEASURED = ("runs", "median_us", "spread_us", "share")
 PASS = ("index", "pipeline", "pass", "instructions", "added", "removed", "text_line")
 _NUMBERED = re.compile(r"^ *(\d+)  ?")  # "  12  y = x @ w" in the script's text
-
-
-def stable() -> bool:
-    """True under OPLAB_STABLE=1: nothing that varies from run to run is shown."""
-    return os.environ.get("OPLAB_STABLE", "") not in ("", "0")
 
 
 def records(table: Any) -> list[dict[str, Any]]:
