@@ -8,7 +8,8 @@ try:
     from .bench import bench
     from .document import SavedWalk, load_walk
     from .stages.stage import Stage
-    from .walk import Walk, WalkError, walk
+    from .tracing import WalkError
+    from .walk import Walk, walk
 except Exception as error:  # a broken JAX: the doctor must still be able to say so
     _broken = error
 

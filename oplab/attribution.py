@@ -7,8 +7,7 @@ loop. Those are *inferred*, in this order:
 1. a region (the `add` inside a reduction) belongs to the instruction that applies it;
 2. a constant spread out for one equation's instruction belongs to that equation;
 3. an island of unnamed instructions belongs to the equations that have no instruction left anywhere and
-stand, in the jaxpr's
-   dataflow, just where the island stands in the program's;
+   stand, in the jaxpr's dataflow, just where the island stands in the program's;
 4. what is left belongs to the nearest named instruction that uses it, or that it uses;
 5. what only hands out a result of the function belongs to the equation of that result.
 
@@ -27,8 +26,7 @@ from .stages.hlo import CALLING, FREE, Instruction, Module
 Owner = tuple[tuple[str, ...], str, str]  # equations, how, reason
 NOBODY: Owner = ((), "compiler", "")
 HANDS_OUT = "it hands out the result of"
-# Equations that only rename or reshape what they are given: they vanish all the time, and leave no island
-# behind.
+# Equations that only rename, reshape or simplify away: they vanish all the time, and leave no island behind.
 _SHAPE_ONLY = frozenset(
     "reshape squeeze expand_dims broadcast_in_dim convert_element_type transpose copy copy_p stop_gradient "
     "pvary optimization_barrier mul add sub div neg select_n".split()
@@ -106,18 +104,15 @@ def _own_fusions(module: Module, owners: dict[str, Owner]) -> None:
             for m in module.computations.get(c, ())
             if m.opcode not in FREE
         ]
-        equations = (
-            tuple(dict.fromkeys(e for owner in members for e in owner[0])) or owners[instruction.name][0]
-        )
+        own, how, _ = owners[instruction.name]
+        equations = tuple(dict.fromkeys(e for owner in members for e in owner[0])) or own
         if not equations:
             continue
-        exact = owners[instruction.name][1] == "exact" or any(how == "exact" for _, how, _ in members)
-        reasons = [] if exact else [reason for _, _, reason in members if reason]
-        owners[instruction.name] = (
-            equations,
-            "exact" if exact else "inferred",
-            reasons[0] if reasons else "",
-        )
+        if how == "exact" or any(how == "exact" for _, how, _ in members):
+            owners[instruction.name] = (equations, "exact", "")
+        else:
+            reasons = [reason for _, _, reason in members if reason]
+            owners[instruction.name] = (equations, "inferred", reasons[0] if reasons else "")
 
 
 class _Flow:

@@ -1,19 +1,18 @@
 """The walk: one function, taken through every stage of the compiler, and the stages joined.
 
-    w = oplab.walk(f, *args) w.script  w.jaxpr  w.stablehlo  w.hlo      one trace, one lowering, one compile
-    w.passes  w.kernels  w.fates  w.links      one compile more, with XLA's dumps (none more if these are
-    asked for first) w.execute(); w.execution                   runs the function
+    w = oplab.walk(f, *args)
+    w.script  w.jaxpr  w.stablehlo  w.hlo      one trace, one lowering, one compile
+    w.passes  w.kernels  w.fates  w.links      one compile more, with dumps (none if these come first)
+    w.execute(); w.execution                   runs the function
 
 Nothing is computed before it is asked for. The function is traced once and its jaxpr tagged (see
-`provenance`); what is lowered, compiled and run is the tagged program, which is the same program, byte for
-byte, but for the names of its parts.
+`provenance`); what is lowered, compiled and run is the tagged program: the same one, byte for byte, but for
+the names of its parts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import os
 import threading
 from collections.abc import Callable
@@ -28,18 +27,9 @@ from .attribution import attribute
 from .display import progress
 from .stages import emitter, execution, hlo, jaxpr, kernels, passes, script, stablehlo
 from .stages.stage import Stage
+from .tracing import WalkError, jitted, kind, on, plain_errors, readable_name, trace
 
 _jax.hide_frames(__file__)  # whoever asked for a stage is the lab, not the experiment
-
-
-class WalkError(ValueError):
-    """A function that cannot be walked, or a walk asked for what it cannot give. JAX's error is its cause."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the sentence, and the reader's own line if it is to blame."""
-        where = script.blamed(self.__cause__)
-        line = [f"    {where.file}, line {where.line}:  {where.text.strip()}"] if where else []
-        return [f"WalkError: {self}", *line]
 
 
 def walk(
@@ -67,7 +57,7 @@ def walk(
     """
     if not callable(f):
         raise WalkError(
-            f"oplab.walk expects a function and example arguments, got {_kind(f)}: write oplab.walk(f, x), "
+            f"oplab.walk expects a function and example arguments, got {kind(f)}: write oplab.walk(f, x), "
             "not oplab.walk(f(x))."
         )
     if target not in ("cpu", jax.default_backend()):
@@ -75,7 +65,7 @@ def walk(
             f"oplab.walk expects the target to be 'cpu', got {target!r}: no other is known here yet."
         )
     if options is not None and not isinstance(options, dict):
-        raise WalkError(f"oplab.walk expects options as a dict of XLA compile options, got {_kind(options)}.")
+        raise WalkError(f"oplab.walk expects options as a dict of XLA compile options, got {kind(options)}.")
     jit_options = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
@@ -83,10 +73,9 @@ def walk(
         "donate_argnames": donate_argnames,
     }
     given = {key: value for key, value in jit_options.items() if value not in ((), None, [])}
-    jitted = _jitted(f, given)
-    name = _name(f)
-    with _on(target):
-        traced = _trace(jitted, name, args, kwargs)
+    name = readable_name(f)
+    with on(target):
+        traced = trace(jitted(f, given), name, args, kwargs)
     return Walk(f, name, traced, args, kwargs, target, dict(options or {}))
 
 
@@ -301,13 +290,13 @@ class Walk:
     @cached_property
     def lowered(self) -> Any:
         """The tagged program, lowered (`jax.stages.Lowered`)."""
-        with self._lock, _on(self.target), _plain_errors(self.name, "lowered"):
+        with self._lock, on(self.target), plain_errors(self.name, "lowered"):
             return _jax.with_jaxpr(self.traced, self._tagged.jaxpr).lower()
 
     @cached_property
     def compiled(self) -> Any:
         """The tagged program, compiled (`jax.stages.Compiled`)."""
-        with self._lock, _plain_errors(self.name, "compiled"):
+        with self._lock, plain_errors(self.name, "compiled"):
             if self._dumped is not None:
                 return self._dumped[0]
             with _jax.no_persistent_cache():
@@ -319,7 +308,7 @@ class Walk:
 
     @property
     def _dump(self) -> tuple[Any, passes.Dump, str]:
-        with self._lock, _plain_errors(self.name, "compiled"):
+        with self._lock, plain_errors(self.name, "compiled"):
             if self._dumped is None:
                 self._dumped = passes.compile_with_dumps(self.lowered, self._compile_options)
             return self._dumped
@@ -368,86 +357,3 @@ def _fits(value: Any, info: Any) -> bool:
 
 def _copied(leaf: Any) -> Any:
     return jax.numpy.copy(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
-def _jitted(f: Callable, given: dict[str, Any]) -> Any:
-    if hasattr(f, "trace") and hasattr(f, "lower"):
-        if given:
-            raise WalkError(
-                f"{_name(f)} is jitted already, so {', '.join(given)} cannot be added: give them to its own "
-                "jax.jit, or walk the function inside."
-            )
-        return f
-    try:
-        hash(f)
-    except TypeError:  # a callable object that compares by value
-        inner = f
-        f = functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs))
-    return jax.jit(f, **given)
-
-
-def _trace(jitted: Any, name: str, args: tuple, kwargs: dict) -> Any:
-    try:
-        return jitted.trace(*args, **kwargs)
-    except RecursionError as error:
-        raise WalkError(
-            f"{name} is nested too deeply for Python's recursion limit; raise it with sys.setrecursionlimit, "
-            "or nest fewer jitted functions."
-        ) from error
-    except Exception as error:
-        reason = " ".join(str(error).split("\n\n")[0].split())
-        hint = ""
-        if not args and not kwargs:
-            hint = f" It was given no arguments: write oplab.walk({name}, x, ...) with example arrays."
-        raise WalkError(
-            f"{name} could not be traced, {type(error).__name__}: {reason[:600]}{hint}"
-        ) from error
-
-
-@contextlib.contextmanager
-def _plain_errors(name: str, verb: str):
-    """What goes wrong below is said in one sentence, with the compiler's own error as its cause."""
-    try:
-        yield
-    except WalkError:
-        raise
-    except RecursionError as error:
-        raise WalkError(
-            f"{name} is nested too deeply to be {verb} within Python's recursion limit; raise it with "
-            "sys.setrecursionlimit, or nest fewer jitted functions."
-        ) from error
-    except Exception as error:
-        first = str(error).strip().split("\n")[0]
-        if "No such compile option" in first:
-            option = first.rsplit(":", 1)[-1].strip().strip("'\"")
-            raise WalkError(
-                f"XLA does not know the compile option {option}: check its spelling in options={{...}}."
-            ) from error
-        raise WalkError(f"{name} could not be {verb}, {type(error).__name__}: {first[:400]}") from error
-
-
-@contextlib.contextmanager
-def _on(target: str):
-    """Trace and lower for the target's first device, also where another backend is the default one."""
-    if target == jax.default_backend():
-        yield
-    else:
-        with jax.default_device(jax.local_devices(backend=target)[0]):
-            yield
-
-
-def _name(f: Callable) -> str:
-    """A readable name: of the function inside a partial, of the class of a callable object."""
-    while isinstance(f, functools.partial):
-        f = f.func
-    if inspect.ismethod(f):
-        return (
-            f"{type(f.__self__).__name__}.{f.__name__}" if not inspect.isclass(f.__self__) else f.__qualname__
-        )
-    return getattr(f, "__name__", None) or type(f).__name__
-
-
-def _kind(value: Any) -> str:
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"an array of {value.dtype}{list(value.shape)}"
-    return f"{type(value).__name__} {value!r:.60}"

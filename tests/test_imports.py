@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "oplab"
 FLOORS = [
     {"tools", "__main__"},
     {"cli", "exercises", "__init__"},
-    {"walk", "document", "join", "bench", "roofline", "views", "doctor"},
-    {"checks", "stages", "provenance", "attribution", "dataflow", "fates", "cost", "memory",
+    {"walk", "tracing", "document", "join", "bench", "roofline", "views", "doctor"},
+    {"checks", "stages", "provenance", "attribution", "dataflow", "fates", "vanished", "cost", "memory",
      "targets", "pallas", "ops"},
     {"trips", "flops"},  # the parts of cost, and under them what both count in
     {"linear_algebra", "quantities"},

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..provenance import strip
 from .script import hide_addresses
@@ -45,16 +46,30 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _FRAME = re.compile(r",? ?metadata=\{stack_frame_id=\d+\}| stack_frame_id=\d+")
 
 
-@dataclass(slots=True, eq=False)
-class Instruction:
+class Line(NamedTuple):
+    """What one line says, wherever it stands."""
+
     name: str
     opcode: str
     shape: str
     operands: list[str]
     called: list[str]  # computations
     op_name: str
-    computation: str
     root: bool
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """A line in its place."""
+
+    name: str
+    opcode: str
+    shape: str
+    operands: list[str]
+    called: list[str]
+    op_name: str
+    root: bool
+    computation: str
     line: int
     text: str
 
@@ -102,7 +117,7 @@ def _stepped(instruction: Instruction) -> list[str]:
     return instruction.called
 
 
-def parse(text: str, known: dict[str, tuple] | None = None) -> Module:
+def parse(text: str, known: dict[str, Line | None] | None = None) -> Module:
     """Read HLO text. `known` remembers lines between calls: most passes leave most lines as they were."""
     known = {} if known is None else known
     module = Module(text)
@@ -116,7 +131,7 @@ def parse(text: str, known: dict[str, tuple] | None = None) -> Module:
                 continue
             parts = parse_line(line, known)
             if parts:
-                instruction = Instruction(*parts[:6], name, parts[6], number, line)
+                instruction = Instruction(*parts, name, number, line)
                 computation.append(instruction)
                 module.instructions[instruction.name] = instruction
         elif line[0] == "}":
@@ -129,18 +144,17 @@ def parse(text: str, known: dict[str, tuple] | None = None) -> Module:
     return module
 
 
-def parse_line(line: str, known: dict[str, tuple]) -> tuple:
-    """(name, opcode, shape, operands, called, op_name, root) of an instruction's line; else ()."""
-    parts = known.get(line)
-    if parts is None:
-        parts = known[line] = _instruction(line)
-    return parts
+def parse_line(line: str, known: dict[str, Line | None]) -> Line | None:
+    """What an instruction's line says; None for another line. `known` remembers lines."""
+    if line not in known:
+        known[line] = _read(line)
+    return known[line]
 
 
-def _instruction(line: str) -> tuple:
+def _read(line: str) -> Line | None:
     match = _INSTRUCTION.match(line)
     if not match:
-        return ()
+        return None
     root, name, shape, opcode, rest = match.groups()
     operands, _, attributes = rest.partition(")")
     called: list[str] = []
@@ -148,15 +162,8 @@ def _instruction(line: str) -> tuple:
         for one, many in _CALLED.findall(attributes):
             called.extend([one] if one else [c.strip().lstrip("%") for c in many.split(",")])
     op_name = _OP_NAME.search(attributes) if "op_name=" in attributes else None
-    return (
-        name,
-        opcode,
-        shape,
-        _OPERAND.findall(operands) if opcode != "constant" else [],
-        called,
-        op_name[1] if op_name else "",
-        bool(root),
-    )
+    named = _OPERAND.findall(operands) if opcode != "constant" else []
+    return Line(name, opcode, shape, named, called, op_name[1] if op_name else "", bool(root))
 
 
 def display(text: str) -> str:

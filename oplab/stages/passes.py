@@ -15,10 +15,14 @@ from functools import cached_property
 from typing import Any
 
 from .. import _jax
-from .hlo import display
+from .hlo import Line, display
 from .stage import Stage, frame
 
 COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "removed", "text_line"]
+NO_FOLDER = (
+    "XLA's dumps need a temporary folder, and none could be made ({}): set TMPDIR to one that can be written."
+)
+NO_DUMPS = "XLA wrote no dumps, so the disk is probably full: free some space (or set TMPDIR) and walk again."
 _PASS = re.compile(r"\.(\d{4})\.(.+?)\.after_(.+?)(?:\.before_(.+))?\.txt$")
 _APPLIED = re.compile(r"to_apply=%?([\w.\-]+)")
 # What LLVM notes about pointers, numbered by chance: `, !alias.scope !12`, and the tables of these numbers at
@@ -38,9 +42,7 @@ class Dump:
     objects: dict[str, bytes] = field(default_factory=dict)  # file stem -> object file
     live_ranges: str = ""
     buffers: str = ""
-    known: dict[str, tuple] = field(
-        default_factory=dict, repr=False
-    )  # HLO lines read before, see `hlo.parse`
+    known: dict[str, Line | None] = field(default_factory=dict, repr=False)  # lines that were read before
 
     @cached_property
     def changes(self) -> list[tuple[list[str], list[str], int]]:
@@ -70,9 +72,7 @@ class Dump:
 
 
 def _applied(text: str) -> set[str]:
-    """The regions that reductions, sorts and the like apply: they come and go with the instruction that
-    applies them.
-    """
+    """The regions that reductions and sorts apply: they come and go with whoever applies them."""
     found = set()
     for match in _APPLIED.finditer(text):
         if " call(" not in text[text.rfind("\n", 0, match.start()) : match.start()]:
@@ -89,24 +89,11 @@ def compile_with_dumps(lowered: Any, options: dict[str, Any]) -> tuple[Any, Dump
     except OSError as error:
         with _jax.no_persistent_cache():
             compiled = lowered.compile(compiler_options=options or None)
-        return (
-            compiled,
-            Dump(),
-            f"XLA's dumps need a temporary folder, and none could be made ({error.strerror}); set TMPDIR to "
-            "one that can be written.",
-        )
+        return compiled, Dump(), NO_FOLDER.format(error.strerror)
     with folder as path, _jax.no_persistent_cache():
         compiled = lowered.compile(compiler_options={**options, **OPTIONS, "xla_dump_to": path})
         dump = read(path)
-    problem = (
-        ""
-        if dump.snapshots
-        else (
-            "XLA wrote no dumps: the disk is full, or the compiled program came from a cache; "
-            "free some space (or set TMPDIR) and walk again."
-        )
-    )
-    return compiled, dump, problem
+    return compiled, dump, "" if dump.snapshots else NO_DUMPS
 
 
 def read(folder: str) -> Dump:

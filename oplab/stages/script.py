@@ -32,9 +32,7 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 @dataclass(frozen=True)
 class Location:
-    """Where an equation was asked for. `path` finds the source, `file` is what people are shown (no folders
-    of this machine).
-    """
+    """Where an equation was asked for. `path` finds the source, `file` is what people are shown."""
 
     path: str
     line: int
@@ -61,9 +59,7 @@ def is_library(path: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """A file's name as people are shown it: short, the same on every machine, and never with a home folder in
-    it.
-    """
+    """A file's name as people are shown it: short, and without the folders of this machine."""
     cell = _cell(path)
     return cell if cell else _shown(path, os.getcwd())
 
@@ -110,9 +106,7 @@ def hide_addresses(text: str) -> str:
 def locate(
     equations: Iterable[Equation], default: Location | None
 ) -> dict[str, tuple[Location | None, Location | None]]:
-    """For each equation id, its script line and the innermost line, each inherited from the equation around
-    it if need be.
-    """
+    """Equation id -> its script line and the innermost line, both inherited from around it if need be."""
     found: dict[str, tuple[Location | None, Location | None]] = {}
     sample = default.path if default and default.path.startswith(_HERE) else None  # ours, but to be read
     for equation in equations:
@@ -125,9 +119,11 @@ def locate(
 
 def definition(function: Any) -> Location | None:
     """Where a function begins: what an equation without any frame of its own is shown at."""
-    inside = function
-    while inside is not None:  # jit of a partial of a method, in any order
-        function, inside = inside, getattr(inside, "__wrapped__", None) or getattr(inside, "func", None)
+    for _ in range(20):  # jit of a partial of a method, in any order
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif callable(wrapped := getattr(function, "__wrapped__", None)):
+            function = wrapped
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return Location(code.co_filename, code.co_firstlineno, 0, code.co_name) if code else None
 
