@@ -7,13 +7,13 @@
 # Both make the environment .venv first, when it is missing or stale.
 #   PYTHON=/path/to/python3.12   the interpreter to make it with (3.11 to 3.13; the newest is taken by default)
 #   VENV=folder                  the environment's place
-#   JOBS=2                       for test: so many processes (one notebook always stays in one process)
+#   JOBS=1                       for test: so many processes instead of two (a notebook always stays in one)
 #   ARGS='-k walk'               for test-unit: more words for pytest
 
 VENV ?= .venv
 PYTHON ?=
 HEADLESS ?=
-JOBS ?= 1
+JOBS ?= 2
 ARGS ?=
 RESULTS ?= build/notebooks
 

@@ -88,8 +88,10 @@ def _own_results(module: Module, tagged: Tagged, flow: _Flow, owners: dict[str, 
         todo = [start] if equation else []
         while todo:
             name = todo.pop()
-            if owners[name] is NOBODY and module.instructions[name].opcode not in ("parameter", "constant"):
-                owners[name] = ((equation.id,), "inferred", f"{HANDS_OUT} {equation.id}")
+            opcode = module.instructions[name].opcode
+            if owners[name] is NOBODY and opcode != "constant":
+                if opcode != "parameter":  # that of a fusion leads on to what the fusion is given
+                    owners[name] = ((equation.id,), "inferred", f"{HANDS_OUT} {equation.id}")
                 todo += flow.ups.get(name, ())
 
 
@@ -226,7 +228,10 @@ class _Islands:
                 self.owners[name] = (tuple(fitting), "inferred", reason)
 
     def _around(self, start: str) -> tuple[set[str], set[str], set[str]]:
-        """The unnamed instructions connected with `start`, and the equations just before and after them."""
+        """The unnamed instructions connected with `start`, and the equations just before and after them.
+
+        Not through a tuple: it joins strangers.
+        """
         island, before, after, todo = {start}, set(), set(), [start]
         while todo:
             name = todo.pop()
@@ -236,7 +241,7 @@ class _Islands:
                         continue
                     if self.owners[near][0]:
                         border.update(self.owners[near][0])
-                    elif self.module.instructions[near].opcode != "constant":
+                    elif self.module.instructions[near].opcode not in ("constant", "tuple"):
                         island.add(near)
                         todo.append(near)
         return island, before, after
