@@ -7,6 +7,7 @@ shows just what a live one does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -85,8 +86,14 @@ def save(document: dict[str, Any], path: str) -> str:
         raise ValueError(
             f"save expects a path ending in .html (the linked page) or .json (to load again), got {path!r}."
         )
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    unfinished = f"{path}.part"  # a full disk must not cost the file that was there
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(unfinished, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(unfinished)
     return path
 
 

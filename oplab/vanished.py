@@ -15,6 +15,7 @@ from .stages.hlo import FREE, Instruction, Line, parse_line
 from .stages.passes import Dump
 
 HOLDING = frozenset({"call", "while", "conditional", "custom-call"})  # opcodes of equations that hold others
+NO_DUMPS = "(unknown: there are no dumps)"  # in place of a pass
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}  # they hold a jaxpr, be it an empty one
 _MOVING = frozenset("broadcast reshape transpose copy convert slice pad concatenate reverse iota".split())
 
@@ -76,8 +77,13 @@ class Vanished:
     def fate(self, equation: Equation) -> tuple[str, str, str]:
         if equation.children or equation.primitive in _CALLS:
             fate = "dead" if self.uses.unused(equation) else "inlined"
-            return fate, self._after(self.held.get(equation.id)), ""
+            step = (
+                self._after(self.held.get(equation.id)) if self.dump.snapshots or fate == "dead" else NO_DUMPS
+            )
+            return fate, step, ""
         index = self.seen.get(equation.id)
+        if not self.dump.snapshots and not self.uses.unused(equation):
+            return "absorbed", NO_DUMPS, self.uses.next_living(equation, self.homes)
         if index is None:  # JAX gave XLA nothing that carries its tag
             if self.uses.unused(equation):
                 return "dead", "lowering", ""

@@ -323,8 +323,8 @@ class Walk:
 
     @cached_property
     def _kernels(self) -> list[kernels.Kernel]:
-        dump = self._dump[1]
-        return kernels.kernels(self._module, dump)
+        _, dump, problem = self._dump
+        return kernels.kernels(self._module, dump, problem)
 
     @property
     def _mlir_if_read(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import sys
 
 import jax
@@ -371,8 +372,23 @@ def test_a_folder_that_cannot_be_written_leaves_the_other_stages(monkeypatch):
     w = oplab.walk(affine_relu, X, W, B)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
     assert "temporary folder" in w.passes.text and len(w.hlo.table) and len(w.kernels.table)
+    assert "could not be read" in w.kernels.table["reason"].str.cat()
+    assert "unknown" in w.fates["by_pass"].str.cat()
     w.execute(2)
     assert len(w.wall_us) == 2 and "profiler" in w.execution.text
+
+
+def test_dumps_cut_short_by_a_full_disk_are_not_taken_for_the_truth(monkeypatch):
+    real = oplab.stages.passes.read
+
+    def cut(folder):
+        victim = max(name for name in os.listdir(folder) if name.endswith("optimizations.txt"))
+        open(os.path.join(folder, victim), "w").close()
+        return real(folder)
+
+    monkeypatch.setattr(oplab.stages.passes, "read", cut)
+    w = oplab.walk(affine_relu, X, W, B)
+    assert "disk is probably full" in w.passes.text and len(w.passes.table) == 0 and len(w.hlo.table)
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):

@@ -72,16 +72,16 @@ class Kernel:
     switch: str
 
 
-def kernels(module: Module, dump: Dump | None) -> list[Kernel]:
+def kernels(module: Module, dump: Dump, problem: str) -> list[Kernel]:
     """The kernels in the order in which the program steps through them, loop bodies and branches included."""
     found = [i for name in _executed(module) for i in module.computations[name] if _is_kernel(i)]
-    symbols = _symbols(dump) if dump else {}
+    symbols = _symbols(dump)
     signatures: dict[str, str] = {}
     for instruction in found:
         stem = _stem(instruction, symbols)
         if stem:
             signatures.setdefault(_signature(instruction, module), stem)
-    return [_kernel(i, module, symbols, signatures, dump is not None) for i in found]
+    return [_kernel(i, module, symbols, signatures, problem) for i in found]
 
 
 def _executed(module: Module) -> list[str]:
@@ -146,7 +146,7 @@ def _kernel(
     module: Module,
     symbols: dict[str, str],
     signatures: dict[str, str],
-    dumped: bool,
+    problem: str,
 ) -> Kernel:
     fusion = _FUSION_KIND.search(instruction.text) if instruction.opcode == "fusion" else None
     if fusion or "__onednn" in instruction.text:
@@ -202,16 +202,10 @@ def _kernel(
             "a plain copy of memory needs no code of its own",
             NO_SWITCH,
         )
-    if dumped:
-        return Kernel(
-            instruction,
-            "runtime",
-            "XLA runtime",
-            None,
-            f"XLA wrote no separate code for this {instruction.opcode}",
-            NO_SWITCH,
-        )
-    return Kernel(instruction, "compiled", None, None, "", "")
+    if problem:
+        return Kernel(instruction, "compiled", None, None, f"its code could not be read. {problem}", "")
+    reason = f"XLA wrote no separate code for this {instruction.opcode}"
+    return Kernel(instruction, "runtime", "XLA runtime", None, reason, NO_SWITCH)
 
 
 def _target_library(target: str) -> str:

@@ -22,7 +22,10 @@ COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "rem
 NO_FOLDER = (
     "XLA's dumps need a temporary folder, and none could be made ({}): set TMPDIR to one that can be written."
 )
-NO_DUMPS = "XLA wrote no dumps, so the disk is probably full: free some space (or set TMPDIR) and walk again."
+NO_DUMPS = (
+    "XLA's dumps are missing or incomplete, so the disk is probably full: free some space (or set TMPDIR) "
+    "and walk again."
+)
 _PASS = re.compile(r"\.(\d{4})\.(.+?)\.after_(.+?)(?:\.before_(.+))?\.txt$")
 _APPLIED = re.compile(r"to_apply=%?([\w.\-]+)")
 # What LLVM notes about pointers, numbered by chance: `, !alias.scope !12`, and the tables of these numbers at
@@ -93,15 +96,17 @@ def compile_with_dumps(lowered: Any, options: dict[str, Any]) -> tuple[Any, Dump
     with folder as path, _jax.no_persistent_cache():
         compiled = lowered.compile(compiler_options={**options, **OPTIONS, "xla_dump_to": path})
         dump = read(path)
-    return compiled, dump, "" if dump.snapshots else NO_DUMPS
+    return (compiled, dump, "") if dump else (compiled, Dump(), NO_DUMPS)
 
 
-def read(folder: str) -> Dump:
-    """Read a dump folder."""
+def read(folder: str) -> Dump | None:
+    """Read a dump folder; None when a full disk cut it short: half of it would tell half-truths."""
     dump = Dump()
     first, last, numbered = "", "", []
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
+        if not os.path.getsize(path):
+            return None
         step = _PASS.search(name)
         if step:
             numbered.append((int(step[1]), step[2], step[3], _text(path)))
@@ -118,11 +123,11 @@ def read(folder: str) -> Dump:
         elif name.endswith(".o"):
             with open(path, "rb") as file:
                 dump.objects[_stem(name, ".o")] = file.read()
-    if first:
-        dump.snapshots.append(("", "(from StableHLO)", first))
-        dump.snapshots += [(pipeline, name, text) for _, pipeline, name, text in sorted(numbered)]
-        if last:
-            dump.snapshots.append(("", "(scheduled)", last))
+    if not first or not last.rstrip().endswith("}"):
+        return None
+    dump.snapshots.append(("", "(from StableHLO)", first))
+    dump.snapshots += [(pipeline, name, text) for _, pipeline, name, text in sorted(numbered)]
+    dump.snapshots.append(("", "(scheduled)", last))
     return dump
 
 
