@@ -112,44 +112,63 @@ def summary(
 ) -> pd.DataFrame:
     """One row per kernel, see `Walk.summary`."""
     rows_of = {row.equation: row for row in jaxpr.itertuples()}
+    taken = taken_in(fates)
     heirs: dict[str, list[str]] = {}
-    for equation, into in taken_in(fates).items():
+    for equation, into in taken.items():
         for heir in into:
             heirs.setdefault(heir, []).append(equation)
-    home = {f.equation: f.into for f in fates.itertuples() if f.fate in ("kept", "fused", "library")}
-    parents = {e.rpartition(".e")[0].rpartition(".")[0] for e in rows_of if "." in e}
+    flops = _flops(rows_of, fates, taken)
     busy = _busy(measured)
     total = sum(median for median, _, _ in busy.values())
     rows = []
     for kernel in kernels.itertuples():
-        equations = tuple(
-            dict.fromkeys(e for owner in kernel.equations for e in (owner, *heirs.get(owner, ())))
-        )
-        lines = sorted(
-            {(rows_of[e].file, rows_of[e].line) for e in equations if not pd.isna(rows_of[e].line)}, key=str
-        )
-        flops = [
-            rows_of[e].flops for e in equations if home.get(e) == kernel.instruction and e not in parents
-        ]
+        owners = [e for owner in kernel.equations for e in (owner, *heirs.get(owner, ()))]
+        equations = tuple(dict.fromkeys(owners))
+        placed = [e for e in sorted(equations, key=_order) if not pd.isna(rows_of[e].line)]
+        lines = {f"{rows_of[e].file}:{rows_of[e].line}": None for e in placed}
         trips = [rows_of[e].trips for e in kernel.equations if not pd.isna(rows_of[e].trips)]
+        moved = _bytes(module, kernel.instruction) * int(max(trips, default=1))
         median, spread, runs = busy.get(kernel.instruction, (math.nan, math.nan, 0))
-        rows.append(
-            (
-                kernel.instruction,
-                kernel.kind if kernel.library is None else kernel.library,
-                equations,
-                tuple(f"{file}:{line}" for file, line in lines),
-                int(sum(f for f in flops if f == f and f is not None)),
-                _bytes(module, kernel.instruction) * int(max(trips, default=1)),
-                runs,
-                median,
-                spread,
-                median / total if total else math.nan,
-            )
-        )
+        kind = kernel.kind if kernel.library is None else kernel.library
+        share = median / total if total else math.nan
+        name, work = kernel.instruction, flops.get(kernel.instruction, 0)
+        rows.append((name, kind, equations, tuple(lines), work, moved, runs, median, spread, share))
     table = frame(rows, SUMMARY)
     counts, times = ("flops", "bytes", "runs"), ("median_us", "spread_us", "share")
     return Measured(table.astype({**dict.fromkeys(counts, "int64"), **dict.fromkeys(times, float)}))
+
+
+def _flops(rows_of: dict, fates: pd.DataFrame, taken: dict[str, list[str]]) -> dict[str, int]:
+    """Kernel -> FLOPs. Each equation's stand with the one kernel that its fate names.
+
+    Where equations were merged, one of them is left to do: the dearest counts, once.
+    """
+    holders = {parent(e) for e in rows_of}
+    known = {e: int(row.flops) for e, row in rows_of.items() if e not in holders and not pd.isna(row.flops)}
+    merged: dict[str, int] = {}
+    for fate in fates.itertuples():
+        if fate.fate == "merged":
+            for heir in taken.get(fate.equation, ()):
+                merged[heir] = max(merged.get(heir, 0), known.get(fate.equation, 0))
+    found: dict[str, int] = {}
+    for fate in fates.itertuples():
+        if fate.fate in ("kept", "fused", "library"):
+            work = max(known.get(fate.equation, 0), merged.get(fate.equation, 0))
+            found[fate.into] = found.get(fate.into, 0) + work
+    return found
+
+
+def parent(equation: str) -> str:
+    """`e7` of `e7.branches.0.e2`; empty for an equation that stands at the top."""
+    parts = equation.split(".")[:-1]
+    while parts and not re.fullmatch(r"e\d+", parts[-1]):
+        parts.pop()
+    return ".".join(parts)
+
+
+def _order(equation: str) -> list[tuple[bool, str | int]]:
+    """The order of the program: e2 before e10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", equation)]
 
 
 def _busy(measured: pd.DataFrame | None) -> dict[str, tuple[float, float, int]]:

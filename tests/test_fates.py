@@ -70,3 +70,18 @@ def test_into_names_something_that_exists():
     w = oplab.walk(lambda x: jax.nn.softmax(jnp.tanh(x) @ x.T), X)
     known = set(w.jaxpr.table["equation"]) | set(w.hlo.table["instruction"])
     assert {name for into in w.fates["into"] for name in into.split(", ") if name} <= known
+
+
+def test_the_work_of_merged_equations_is_counted_once():
+    x, w = jnp.ones((32, 16)), jnp.ones((16, 8))
+    turned = oplab.walk(lambda x, w: (x @ w).T, x, w)  # XLA makes it one product, named by the transpose
+    assert turned.summary()["flops"].sum() == 2 * 32 * 16 * 8
+    twice = oplab.walk(lambda x, w: (x @ w, x @ w), x, w)
+    assert twice.summary()["flops"].sum() == 2 * 32 * 16 * 8
+    added = oplab.walk(lambda x: (x + 2) + 1, jnp.arange(8))
+    assert added.summary()["flops"].sum() == 8
+
+
+def test_the_parent_of_an_equation():
+    assert oplab.join.parent("e7.branches.0.e2") == "e7" and oplab.join.parent("e7") == ""
+    assert oplab.join.parent("e1.body_jaxpr.e2.jaxpr.e0") == "e1.body_jaxpr.e2"
