@@ -26,9 +26,6 @@ CERTAIN = ("script", "jaxpr", "stablehlo", "passes", "hlo", "kernels")
 
 def from_walk(walk: Any) -> dict[str, Any]:
     """The document of a live walk."""
-    mlir = walk.emitter_mlir  # first, so that the kernels stage knows of it
-    del mlir
-    walk.__dict__.pop("kernels", None)
     stages = {name: getattr(walk, name) for name in CERTAIN}
     if walk._measured is not None:
         stages["execution"] = walk.execution
@@ -74,18 +71,24 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else str(value)
 
 
+def checked(path: str | os.PathLike[str]) -> str:
+    """The path as text, if its ending says what to write; ValueError otherwise."""
+    path = os.fspath(path)
+    if not path.endswith((".json", ".html", ".htm")):
+        raise ValueError(
+            f"save expects a path ending in .html (the linked page) or .json (to load again), got {path!r}."
+        )
+    return path
+
+
 def save(document: dict[str, Any], path: str) -> str:
     """Write the page or the document, by the file's ending."""
     if path.endswith(".json"):
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    elif path.endswith((".html", ".htm")):
+    else:
         from .views.page import render
 
         text = render(document)
-    else:
-        raise ValueError(
-            f"save expects a path ending in .html (the linked page) or .json (to load again), got {path!r}."
-        )
     unfinished = f"{path}.part"  # a full disk must not cost the file that was there
     try:
         with open(unfinished, "w", encoding="utf-8") as file:
@@ -182,7 +185,7 @@ class SavedWalk:
         return self.document
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        return save(self.document, os.fspath(path))
+        return save(self.document, checked(path))
 
     def show(self) -> Shown:
         return Shown(self.document)

@@ -80,9 +80,7 @@ def walk(
 
 
 class Walk:
-    """One function's way through the compiler. Made by `oplab.walk`; its stages are computed when first asked
-    for.
-    """
+    """One function's way through the compiler, from `oplab.walk`. A stage is computed when first asked for."""
 
     def __init__(
         self,
@@ -133,7 +131,7 @@ class Walk:
     def kernels(self) -> Stage:
         """What runs as one unit: compiled code, or a library's name with the reason."""
         _, dump, problem = self._dump
-        return kernels.stage(self._kernels, self._owners, dump, self._mlir_if_read, problem)
+        return kernels.stage(self._kernels, self._owners, dump, problem)
 
     # What joins them ----------------------------------------------------------------------------------------
 
@@ -160,13 +158,12 @@ class Walk:
         )
 
     def summary(self) -> pd.DataFrame:
-        """One row per kernel, with its equations and lines, what it costs, and, once executed, what was
-        measured.
+        """One row per kernel: its equations and lines, what it costs, and, once executed, what was measured.
 
-        flops, bytes: of one call of the function, loops included; each equation's FLOPs stand with one kernel
-        only.
-        median_us, spread_us: median and interquartile range over the runs of the time the kernel was busy;
-        share: of all kernels'.
+        flops, bytes: of one call of the function, loops included. Each equation's FLOPs stand with one kernel
+            only; bytes are what the kernel's operands and result hold.
+        runs, median_us, spread_us: how often it was started in all, and the median and interquartile range,
+            over the runs, of the time it was busy. share: of all kernels' median times.
         """
         measured = self._measured[1] if self._measured else None
         return join.summary(self.kernels.table, self.jaxpr.table, self._module, self.fates, measured)
@@ -176,11 +173,9 @@ class Walk:
         return join.census(self.jaxpr.table, {e.id for e in self._tagged.equations.values() if e.children})
 
     def code(self, instruction: str) -> dict[str, str]:
-        """A kernel's code by form: "llvm" (optimised LLVM IR), "asm" (assembly) and, where this XLA writes
-        it, "mlir".
+        """A kernel's code by form: "mlir" (where an emitter began with it), "llvm" (optimised), "asm".
 
-        Empty for a library's kernel; `w.kernels.table` says whose it is, why, and which switch makes XLA
-        write it.
+        Empty for a library's kernel: `w.kernels.table` says whose it is, why, and what makes XLA write it.
         """
         found = next((k for k in self._kernels if k.instruction.name == instruction), None)
         if found is None:
@@ -189,24 +184,21 @@ class Walk:
                 f"oplab expects the name of a kernel, got {instruction!r}: this program has {known}."
             )
         code = kernels.code(found, self._dump[1])
-        if found.code and found.code in self.emitter_mlir:
+        if found.code in self._dump[1].emitted and found.code in self.emitter_mlir:
             code = {"mlir": self.emitter_mlir[found.code], **code}
         return code
 
     @cached_property
     def emitter_mlir(self) -> dict[str, str]:
-        """The MLIR that XLA's emitters start from, by kernel. Read by a child process, since XLA's dump of it
-        can end a process.
-        """
-        return emitter.read_mlir(self.lowered, self._compile_options)
+        """Kernel -> the MLIR that its emitter began with, read by a child process (see `stages.emitter`)."""
+        return emitter.read_mlir(self.lowered, self.options)
 
     # Running it ---------------------------------------------------------------------------------------------
 
     def execute(self, repeats: int = 20) -> Walk:
         """Run the function `repeats` times (and once to warm up) under the profiler; returns the walk itself.
 
-        Its callbacks and prints run as often. Donated arguments are copied for each run, outside the measured
-        time.
+        Its callbacks and prints run as often. Donated arguments are copied for each run, untimed.
         """
         if not isinstance(repeats, int) or repeats < 1:
             raise WalkError(f"execute expects a number of runs of at least 1, got {repeats!r}.")
@@ -256,12 +248,14 @@ class Walk:
         return document.from_walk(self)
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the walk to a file: a linked page (`.html`) or the document to load again (`.json`). Returns
-        the path.
+        """Write the walk to a file: the linked page (`.html`), or the document to load again (`.json`).
+
+        Returns the path.
         """
         from . import document
 
-        return document.save(self.to_json(), os.fspath(path))
+        path = document.checked(path)  # before the work
+        return document.save(self.to_json(), path)
 
     def show(self) -> Any:
         """The linked page, for a notebook cell to display."""
@@ -300,17 +294,13 @@ class Walk:
             if self._dumped is not None:
                 return self._dumped[0]
             with _jax.no_persistent_cache():
-                return self.lowered.compile(compiler_options=self._compile_options or None)
-
-    @property
-    def _compile_options(self) -> dict[str, Any]:
-        return self.options
+                return self.lowered.compile(compiler_options=self.options or None)
 
     @property
     def _dump(self) -> tuple[Any, passes.Dump, str]:
         with self._lock, plain_errors(self.name, "compiled"):
             if self._dumped is None:
-                self._dumped = passes.compile_with_dumps(self.lowered, self._compile_options)
+                self._dumped = passes.compile_with_dumps(self.lowered, self.options)
             return self._dumped
 
     @cached_property
@@ -325,10 +315,6 @@ class Walk:
     def _kernels(self) -> list[kernels.Kernel]:
         _, dump, problem = self._dump
         return kernels.kernels(self._module, dump, problem)
-
-    @property
-    def _mlir_if_read(self) -> dict[str, str]:
-        return self.__dict__.get("emitter_mlir", {})
 
     def _dynamic_arguments(self) -> tuple[tuple, dict]:
         """The arguments without the static ones, which are compiled in."""
@@ -345,9 +331,7 @@ class Walk:
 
 
 def _fits(value: Any, info: Any) -> bool:
-    """Could these leaves be the ones that were traced? (A static 3 and an array argument have the same
-    structure.)
-    """
+    """Could these leaves be the ones that were traced? (A static 3 and an array have the same structure.)"""
     return all(
         jax.numpy.shape(v) == i.shape and jax.dtypes.result_type(v) == i.dtype
         for v, i in zip(jax.tree.leaves(value), jax.tree.leaves(info), strict=True)

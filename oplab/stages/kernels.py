@@ -230,9 +230,7 @@ def code(kernel: Kernel, dump: Dump) -> dict[str, str]:
     return found
 
 
-def stage(
-    found: list[Kernel], owners: dict[str, Owner], dump: Dump, mlir: dict[str, str], problem: str
-) -> Stage:
+def stage(found: list[Kernel], owners: dict[str, Owner], dump: Dump, problem: str) -> Stage:
     """The kernels stage. The text holds the LLVM IR of each kernel, or the sentence that says whose it is."""
     rows, text = [], [problem] if problem else []
     written: set[str] = set()
@@ -241,7 +239,7 @@ def stage(
         has = tuple(
             kind
             for kind, there in (
-                ("mlir", kernel.code in mlir),
+                ("mlir", kernel.code in dump.emitted),
                 ("llvm", kernel.code in dump.llvm),
                 ("asm", kernel.code in dump.objects),
             )

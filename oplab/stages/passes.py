@@ -43,6 +43,7 @@ class Dump:
     snapshots: list[tuple[str, str, str]] = field(default_factory=list)  # pipeline, pass, HLO text
     llvm: dict[str, str] = field(default_factory=dict)  # file stem -> optimised LLVM IR
     objects: dict[str, bytes] = field(default_factory=dict)  # file stem -> object file
+    emitted: set[str] = field(default_factory=set)  # file stems that an MLIR emitter began, see `emitter.py`
     live_ranges: str = ""
     buffers: str = ""
     known: dict[str, Line | None] = field(default_factory=dict, repr=False)  # lines that were read before
@@ -119,7 +120,10 @@ def read(folder: str) -> Dump | None:
         elif name.endswith("buffer-assignment.txt"):
             dump.buffers = _text(path)
         elif name.endswith(".ir-with-opt.ll"):
-            dump.llvm[_stem(name, ".ir-with-opt.ll")] = _NOTES.sub("", _text(path))
+            stem = _stem(name, ".ir-with-opt.ll")
+            dump.llvm[stem] = _NOTES.sub("", _text(path))
+            if "_kernel_module." in name and not stem.endswith("_computation"):
+                dump.emitted.add(stem)
         elif name.endswith(".o"):
             with open(path, "rb") as file:
                 dump.objects[_stem(name, ".o")] = file.read()
