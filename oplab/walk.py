@@ -80,7 +80,7 @@ def walk(
 
 
 class Walk:
-    """One function's way through the compiler, from `oplab.walk`. A stage is computed when first asked for."""
+    """One function's way through the compiler, from `oplab.walk`. Stages are computed when asked for."""
 
     def __init__(
         self,
