@@ -60,16 +60,14 @@ _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "send", "recv", "ragged
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the compiled program. `code` names the file stem in the dump whose code it runs, None for
-    a library.
-    """
+    """One kernel of the compiled program."""
 
     instruction: Instruction
     kind: str  # "compiled", "library" or "runtime"
-    library: str | None
-    code: str | None
-    reason: str
-    switch: str
+    library: str | None = None
+    code: str | None = None  # the file stem in the dump whose code it runs; None for a library
+    reason: str = ""
+    switch: str = ""
 
 
 def kernels(module: Module, dump: Dump, problem: str) -> list[Kernel]:
@@ -85,9 +83,7 @@ def kernels(module: Module, dump: Dump, problem: str) -> list[Kernel]:
 
 
 def _executed(module: Module) -> list[str]:
-    """The computations stepped through, without those that became one kernel of their own (small loops, on
-    newer versions).
-    """
+    """The computations stepped through, without the small loops that newer versions make one kernel of."""
     small = {c for i in module.instructions.values() if _SMALL_CALL in i.text for c in i.called}
     inside: set[str] = set()
     todo = list(small)
@@ -122,9 +118,7 @@ def _stem(instruction: Instruction, symbols: dict[str, str]) -> str | None:
 
 
 def _signature(instruction: Instruction, module: Module) -> str:
-    """The members of a fusion without names and metadata: XLA compiles equal fusions once and runs them under
-    one name.
-    """
+    """The members of a fusion without names and metadata: XLA compiles equal fusions once, under one name."""
     body = [m for c in instruction.called for m in module.computations.get(c, ())]
     numbers = {m.name: str(n) for n, m in enumerate(body)}
     lines = [f"{m.opcode} {m.shape} {[numbers.get(o, o) for o in m.operands]} {_attributes(m)}" for m in body]
@@ -133,9 +127,7 @@ def _signature(instruction: Instruction, module: Module) -> str:
 
 
 def _attributes(member: Instruction) -> str:
-    """What stands after the operands, without metadata and called computations; the value of a constant, the
-    number of a parameter.
-    """
+    """What stands after the operands, without names; the value of a constant, the number of a parameter."""
     head, _, rest = member.text.partition(f" {member.opcode}(")[2].partition(")")
     rest = re.sub(r",? ?(?:metadata=\{.*|(?:calls|to_apply)=%?[\w.\-]+)", "", rest)
     return (head if member.opcode in ("constant", "parameter") else "") + rest
@@ -148,72 +140,58 @@ def _kernel(
     signatures: dict[str, str],
     problem: str,
 ) -> Kernel:
-    fusion = _FUSION_KIND.search(instruction.text) if instruction.opcode == "fusion" else None
-    if fusion or "__onednn" in instruction.text:
-        name, switch = _LIBRARY_FUSIONS.get(
-            fusion[1] if fusion else "__onednn_fusion", (fusion[1] if fusion else "oneDNN", NO_SWITCH)
-        )
-        return Kernel(
-            instruction,
-            "library",
-            name,
-            None,
-            f"{name} does this fusion in one call; XLA writes no code for it",
-            switch,
-        )
+    """Whose code an instruction runs, from the surest sign to the last resort."""
+    opcode = instruction.opcode
+    fusion = _library_fusion(instruction)
+    if fusion:
+        name, switch = fusion
+        reason = f"{name} does this fusion in one call; XLA writes no code for it"
+        return Kernel(instruction, "library", name, reason=reason, switch=switch)
     stem = _stem(instruction, symbols)
     if stem:
-        return Kernel(instruction, "compiled", None, stem, "", "")
-    same = signatures.get(_signature(instruction, module)) if instruction.opcode == "fusion" else None
+        return Kernel(instruction, "compiled", code=stem)
+    same = signatures.get(_signature(instruction, module)) if opcode == "fusion" else None
     if same:
-        return Kernel(
-            instruction, "compiled", None, same, f"equal to {same}, so XLA compiled the two once", ""
-        )
-    if instruction.opcode == "custom-call":
-        target = _TARGET.search(instruction.text)
-        return Kernel(
-            instruction,
-            "library",
-            _target_library(target[1] if target else "custom call"),
-            None,
+        reason = f"equal to {same}, so XLA compiled the two once"
+        return Kernel(instruction, "compiled", code=same, reason=reason)
+    if opcode == "custom-call":
+        library = _target_library(instruction)
+        reason, switch = (
             "the program itself asks for this call by name",
-            "none: JAX or the operator's own lowering chose the call",
+            "none: whoever lowered it chose the call",
         )
-    if instruction.opcode in _LIBRARIES:
-        library = _LIBRARIES[instruction.opcode]
-        return Kernel(
-            instruction,
-            "library",
-            library,
-            None,
-            f"XLA's runtime calls {library} for every {instruction.opcode} outside a fusion",
-            NO_SWITCH,
-        )
-    if instruction.opcode.startswith(_COLLECTIVES):
-        return Kernel(
-            instruction, "library", "XLA collectives", None, "it moves data between devices", NO_SWITCH
-        )
-    if instruction.opcode in ("copy", "copy-start", "copy-done"):
-        return Kernel(
-            instruction,
-            "runtime",
-            "XLA runtime (copy)",
-            None,
-            "a plain copy of memory needs no code of its own",
-            NO_SWITCH,
-        )
+        return Kernel(instruction, "library", library, reason=reason, switch=switch)
+    if opcode in _LIBRARIES:
+        library = _LIBRARIES[opcode]
+        reason = f"XLA's runtime calls {library} for every {opcode} outside a fusion"
+        return Kernel(instruction, "library", library, reason=reason, switch=NO_SWITCH)
+    if opcode.startswith(_COLLECTIVES):
+        reason = "it moves data between devices"
+        return Kernel(instruction, "library", "XLA collectives", reason=reason, switch=NO_SWITCH)
+    if opcode.startswith("copy"):
+        reason = "a plain copy of memory needs no code of its own"
+        return Kernel(instruction, "runtime", "XLA runtime (copy)", reason=reason, switch=NO_SWITCH)
     if problem:
-        return Kernel(instruction, "compiled", None, None, f"its code could not be read. {problem}", "")
-    reason = f"XLA wrote no separate code for this {instruction.opcode}"
-    return Kernel(instruction, "runtime", "XLA runtime", None, reason, NO_SWITCH)
+        return Kernel(instruction, "compiled", reason=f"its code could not be read. {problem}")
+    reason = f"XLA wrote no separate code for this {opcode}"
+    return Kernel(instruction, "runtime", "XLA runtime", reason=reason, switch=NO_SWITCH)
 
 
-def _target_library(target: str) -> str:
+def _library_fusion(instruction: Instruction) -> tuple[str, str] | None:
+    """(library, switch) of a fusion that XLA hands to a library as a whole."""
+    kind = _FUSION_KIND.search(instruction.text) if instruction.opcode == "fusion" else None
+    if "__onednn" in instruction.text:
+        return _LIBRARY_FUSIONS["__onednn_fusion"]
+    return _LIBRARY_FUSIONS.get(kind[1], (kind[1], NO_SWITCH)) if kind else None
+
+
+def _target_library(instruction: Instruction) -> str:
+    """The library behind a custom call, by the name of its target."""
+    match = _TARGET.search(instruction.text)
+    target = match[1] if match else "custom call"
     if target.startswith("lapack_"):
         return f"LAPACK ({target})"
-    if "callback" in target:
-        return f"Python callback ({target})"
-    return target
+    return f"Python callback ({target})" if "callback" in target else target
 
 
 def code(kernel: Kernel, dump: Dump) -> dict[str, str]:
