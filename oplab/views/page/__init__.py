@@ -57,14 +57,19 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
-    """The page in a sandboxed frame, for a notebook's cell: its script runs, and reaches nothing outside."""
+    """The page in a sandboxed frame, for a notebook's cell: its script runs, and reaches nothing outside.
+
+    Where a notebook is only looked at (GitHub, a Jupyter that does not trust it) frames are cut out; the table
+    below is left.
+    """
     # Only what would end the attribute is escaped, since the page is full of double quotes.
     page = render(document).replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
     name = visible(document.get("function", ""))[:80]
     title = html.escape(f"Walk of {name}: every stage, linked line by line")
     return (f"<iframe srcdoc='{page}' sandbox=\"allow-scripts\" title=\"{title}\" width=\"100%\" "
             f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
-            "</iframe>")
+            "</iframe>\n<details><summary>No page above? Frames show once this cell has been run. "
+            f"Here are the kernels.</summary>\n{_table(records(document.get('summary')))}</details>")
 
 
 def visible(text: Any) -> str:
