@@ -59,7 +59,7 @@ def render(document: Mapping[str, Any]) -> str:
 def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
     """The page in a sandboxed frame, for a notebook's cell: its script runs, and reaches nothing outside.
 
-    Where a notebook is only looked at (GitHub, a Jupyter that does not trust it) frames are cut out; the table
+    Where a notebook is only looked at (GitHub, a Jupyter that distrusts it) frames are cut out: the table
     below is left.
     """
     # Only what would end the attribute is escaped, since the page is full of double quotes.
