@@ -25,13 +25,14 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test test-lint test-unit test-notebooks test-programs outputs clean
+.PHONY: help venv lab test test-lint test-unit test-notebooks test-programs test-targets outputs clean
 
 help:
 	@echo 'make lab              open JupyterLab on the notebooks'
 	@echo 'make lab HEADLESS=1   run all notebooks without a browser; results in $(RESULTS)/'
 	@echo 'make test             all checks: ruff, pytest, notebooks (also alone: test-lint, test-unit, test-notebooks)'
 	@echo 'make test-programs    walk programs of other libraries, in an environment of their own'
+	@echo 'make test-targets     compile the kernels for TPU and NVIDIA hardware, in an environment of their own (Linux)'
 	@echo 'make outputs          run the notebooks and store their outputs in them, as the tests compare them'
 	@echo 'make clean            remove the environment and everything that was built'
 	@echo
@@ -73,10 +74,17 @@ test-programs:
 	    -c requirements.lock -r tests/programs/requirements.txt
 	@.venv-programs/bin/python -m pytest tests/test_programs.py $(ARGS)
 
+# Kernels compiled for a TPU and an H100 that are not here: an environment of its own holds their compilers.
+test-targets:
+	@tools/venv.sh .venv-targets '$(PYTHON)'
+	@.venv-targets/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -c requirements.lock -r tests/targets/requirements.txt
+	@OPLAB_TARGETS=1 .venv-targets/bin/python -m pytest tests/test_targets.py $(ARGS)
+
 outputs: venv
 	@$(py) -m oplab.tools.notebooks store notebooks
 
 clean:
-	rm -rf '$(VENV)' .venv-programs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf '$(VENV)' .venv-programs .venv-targets build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -2,12 +2,28 @@
 
 from .doctor import doctor
 
-__all__ = ["SavedWalk", "Stage", "Walk", "WalkError", "bench", "doctor", "load_walk", "walk"]
+__all__ = [
+    "SavedWalk",
+    "Stage",
+    "Walk",
+    "WalkError",
+    "bench",
+    "doctor",
+    "load_walk",
+    "ops",
+    "pallas",
+    "ran",
+    "support",
+    "walk",
+]
 
 try:
+    from . import ops, pallas
     from .bench import bench
     from .document import SavedWalk, load_walk
+    from .ran import ran
     from .stages.stage import Stage
+    from .support import support
     from .tracing import WalkError
     from .walk import Walk, walk
 except Exception as error:  # a broken JAX: the doctor must still be able to say so

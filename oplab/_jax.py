@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import compilation_cache, core, source_info_util
+from jax._src import compilation_cache, config, core, dispatch, source_info_util, xla_bridge
+from jax._src.interpreters import mlir as mlir_internals
 from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo  # the StableHLO ops, one Python function each
+from jax.interpreters import ad, batching, mlir  # the registries of rules: half public, and their names move
+
+__all__ = ["ad", "batching", "hlo", "ir", "mlir"]  # for oplab/ops, whose rules stand in plain sight there
 
 OLDEST, NEWEST = (0, 10, 2), (0, 13)  # supported: OLDEST <= version < NEWEST
 
@@ -172,8 +179,6 @@ def stablehlo_bytes(lowered: Any) -> bytes:
 def compile_bytes(module: bytes, options: dict[str, str]) -> None:
     """Compile StableHLO bytecode for one CPU device, for the sake of the files that `options` ask for."""
     from jax._src import compiler
-    from jax._src.interpreters import mlir
-    from jax._src.lib.mlir import ir
 
     backend = jax.local_devices(backend="cpu")[0].client
     compile_options = compiler.get_compile_options(
@@ -187,3 +192,92 @@ def compile_bytes(module: bytes, options: dict[str, str]) -> None:
 
 def version() -> tuple[int, ...]:
     return jax.version.__version_info__
+
+
+# What an operator needs to become a primitive ---------------------------------------------------------------
+
+
+def eager(primitive: Any) -> Callable:
+    """The rule for plain Python calls: compile the primitive alone, keep what was compiled, run it."""
+    return functools.partial(dispatch.apply_primitive, primitive)
+
+
+def same_axes(*arrays: Any) -> tuple[Any, ...]:
+    """Inside `shard_map`: arrays that are the same on every shard are marked as varying, where one varies.
+
+    JAX's own operators do so before they bind (the name was `standard_insert_pvary` before 0.10).
+    """
+    return tuple(core.auto_insert_reshard(*arrays))
+
+
+def derived(aval: Any, shape: tuple[int, ...], dtype: Any, dims: tuple[int | None, ...]) -> Any:
+    """An aval of another shape, whose dimension i is sharded as dimension `dims[i]` of `aval` (None: not)."""
+    spec = (*aval.sharding.spec, *[None] * aval.ndim)
+    spec = jax.sharding.PartitionSpec(*(None if d is None else spec[d] for d in dims))
+    return aval.update(shape=shape, dtype=dtype, weak_type=False, sharding=aval.sharding.update(spec=spec))
+
+
+def is_zero(tangent: Any) -> bool:
+    """A tangent or cotangent known to be zero, which JAX never makes into an array."""
+    return type(tangent) is ad.Zero
+
+
+def zero_like(primal: Any) -> Any:
+    """The symbolic zero among the tangents of `primal`; for integers its dtype is float0."""
+    return ad.Zero.from_primal_value(primal)
+
+
+def instantiated(tangent: Any) -> Any:
+    """A tangent as an array, zeros and all."""
+    return ad.instantiate_zeros(tangent)
+
+
+def in_front(operands: Any, dims: Any) -> list[Any]:
+    """Operands of a batching rule with the mapped axis first; one that is not mapped (None) is repeated."""
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    return [batching.bdim_at_front(x, d, size) for x, d in zip(operands, dims, strict=True)]
+
+
+@contextlib.contextmanager
+def lowering_scope(ctx: Any, name: str) -> Iterator[Any]:
+    """Every op lowered inside is named after `name` and the primitive: "jit(f)/pallas/softmax/exp".
+
+    `mlir.lower_fun` alone loses the primitive's name. Manual axes and shardings are taken off the operands'
+    avals, and not asked for, because the kernel is written for the shard that it is given.
+    """
+    stack = ctx.name_stack.extend(name).extend(ctx.primitive.name)
+    avals = [core.ShapedArray(a.shape, a.dtype, weak_type=a.weak_type) for a in ctx.avals_in]
+    location = mlir_internals.source_info_to_location(ctx.module_context, None, stack, ctx.traceback)
+    no_mesh = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    with location, config._check_vma(False), no_mesh:
+        yield ctx.replace(name_stack=stack, avals_in=avals)
+
+
+def with_sharding(ctx: Any, values: Any) -> list[Any]:
+    """Results of a lowering, constrained to the sharding in their avals (a mesh with explicit axes)."""
+    values = [getattr(value, "result", value) for value in values]
+    constrain = mlir_internals.lower_with_sharding_in_types
+    return [constrain(ctx, value, aval) for value, aval in zip(values, ctx.avals_out, strict=True)]
+
+
+def full(ctx: Any, value: float, aval: Any) -> Any:
+    """A StableHLO constant of an aval's shape and dtype, symbolic dimensions included."""
+    return mlir_internals.full_like_aval(ctx, value, aval)
+
+
+def broadcast(ctx: Any, value: Any, aval: Any, dims: tuple[int, ...]) -> Any:
+    """StableHLO's broadcast_in_dim to an aval's shape: dimension i of `value` becomes `dims[i]`."""
+    return mlir_internals.broadcast_in_dim(ctx, value, aval, broadcast_dimensions=dims)
+
+
+def convert(ctx: Any, value: Any, aval: Any, dtype: Any) -> tuple[Any, Any]:
+    """StableHLO's convert, and the aval of what it gives; nothing when the dtype is right already."""
+    if aval.dtype == dtype:
+        return value, aval
+    aval = aval.update(dtype=dtype, weak_type=False)
+    return hlo.convert(mlir.aval_to_ir_type(ctx.module_context, aval), value), aval
+
+
+def has_backend(platform: str) -> bool:
+    """Does this JAX know a backend of that name, present or not? Lowering itself accepts any string."""
+    return xla_bridge.is_known_platform(platform)

@@ -23,6 +23,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 OLDEST_JAX, TOO_NEW_JAX = (0, 10, 2), (0, 13)  # pyproject.toml says the same, and a test compares them
 JAX_RANGE = "jax>=0.10.2,<0.13"
 RUNTIME = (
+    "absl-py",
     "capstone",
     "jax",
     "jaxlib",

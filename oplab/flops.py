@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .linear_algebra import LINEAR_ALGEBRA
+from .operator_flops import OPERATORS
 from .quantities import Cost, is_complex, nbytes, size, size_in, size_out
 
 
@@ -291,6 +292,7 @@ RULES: dict[str, Callable[[Any], int | Cost]] = {
     "conv_general_dilated": _convolution,
     "fft": _fft,
     **LINEAR_ALGEBRA,
+    **OPERATORS,
     # random bits
     "threefry2x32": _block(117),
     "threefry4x32": _block(229),

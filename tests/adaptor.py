@@ -2,9 +2,8 @@
 
     OPLAB_ADAPTOR=adaptor PYTHONPATH=.:tests python CASES/_run.py 34 35
 
-The cases judge any walker through these few functions. Operators are not defined here (the cases then take
-JAX's own), nor is `report_text`: case 55 is a placeholder that fails as soon as the name exists, and
-tests/test_cases.py does what it asks for.
+The cases judge any walker, and any operators, through these few functions. `report_text` is not defined: case
+55 is a placeholder that fails as soon as the name exists, and tests/test_cases.py does what it asks for.
 """
 
 import os
@@ -12,8 +11,43 @@ import tempfile
 from types import SimpleNamespace
 
 import oplab
+from oplab import ops
 from oplab.bench import time_us
 from oplab.cost import flops  # noqa: F401 (read by the cases)
+
+CAUSAL_ALIGN = "top_left"
+EMPTY_ROW = "zero"
+IMPLEMENTATION = os.environ.get("OPLAB_IMPLEMENTATION")  # None: the best one
+
+
+def relu(x):
+    return ops.relu(x, implementation=IMPLEMENTATION)
+
+
+def matmul(a, b, preferred=None):
+    return ops.matmul(a, b, preferred_element_type=preferred, implementation=IMPLEMENTATION)
+
+
+def bias_add(x, b):
+    return ops.bias_add(x, b, implementation=IMPLEMENTATION)
+
+
+def softmax(x, axis=-1, where=None):
+    return ops.softmax(x, axis=axis, where=where, implementation=IMPLEMENTATION)
+
+
+def layernorm(x, scale=None, bias=None, eps=1e-5):
+    return ops.layer_norm(x, scale, bias, eps=eps, implementation=IMPLEMENTATION)
+
+
+def conv2d(x, w, stride=(1, 1), padding="VALID", dilation=(1, 1), groups=1, preferred=None):
+    return ops.conv2d(x, w, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                      preferred_element_type=preferred, implementation=IMPLEMENTATION)
+
+
+def attention(q, k, v, mask=None, causal=False, kv_len=None, scale=None, bias=None):
+    return ops.attention(q, k, v, causal=causal, mask=mask, bias=bias, kv_len=kv_len, scale=scale,
+                         implementation=IMPLEMENTATION)
 
 
 def walk(f, *args, **options):

@@ -15,7 +15,8 @@ from matplotlib.ticker import FuncFormatter
 from oplab.views.picture import COLOURS, HATCHES, LOOK, Picture, listed, plain, ran_on
 
 LANES = 12  # instructions shown by name, all panels together; the shorter ones share one lane a panel
-OPERATOR_OF_PRIMITIVE = {"dot_general": "matmul", "conv_general_dilated": "conv2d"}
+OPERATOR_OF_PRIMITIVE = {"dot_general": "matmul", "conv_general_dilated": "conv2d",
+                         "attention_tangent": "attention", "attention_backward": "attention"}
 
 
 class Lane(NamedTuple):

@@ -1,0 +1,489 @@
+"""conv2d: a small window w slides over an image x.
+
+    y[b, i, j, o] = sum over u, v, c of x[b, i s + u d, j s + v d, c] w[u, v, c, o]
+
+x is (batch, height, width, in), w is (height, width, in / groups, out); s is the stride, d the dilation, the
+distance between the window's taps. What machine learning calls a convolution is a cross-correlation: w is not
+flipped. With groups, the features are split into as many parts, and each part of `out` sees its own part of
+`in` only. (Dumoulin and Visin, 2016, arXiv 1603.07285, draw it all.)
+
+float16 and bfloat16 products are added up in float32 and rounded once, in the gradient too.
+
+Cost: 2 (batch height_y width_y out) (height_w width_w in / groups) FLOPs, as for the product of two matrices
+of these sizes, which is how the hardware computes it; bytes: x, w and y once each.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from operator import index
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Primitive
+from jax.sharding import PartitionSpec
+
+from .._jax import ad, batching, convert, eager, full, hlo, is_zero, mlir, same_axes, zero_like
+from .operator import Operator, Unsupported, by_pallas, check_implementation, lower
+
+# The operator ---------------------------------------------------------------------------------------------
+#   Beside what the public function offers, the primitive takes an input_dilation a: a - 1 zeros between the
+#   pixels of x. With it the gradients of a convolution are convolutions, and the primitive needs no other.
+
+conv2d_p = Primitive("conv2d")
+
+
+def conv2d(
+    x, w, *, stride=1, padding="VALID", dilation=1, groups=1, preferred_element_type=None, implementation=None
+):
+    """Slide the window w over the image x.
+
+    x: numbers (batch, height, width, in). w: numbers (height, width, in / groups, out).
+    stride, dilation: an integer of at least 1, or one for the height and one for the width.
+    padding: zeros around x. "VALID" is none, "SAME" as many as give ceil(size / stride) positions, an integer
+    the same on all sides, ((top, bottom), (left, right)) any; a negative number crops.
+    groups: an integer that divides in and out.
+    preferred_element_type: the dtype of the sum and of the result; else that which x and w promote to.
+    implementation: "xla", "pallas", or None for the best one on the platform.
+    Returns (batch, height_y, width_y, out); empty when the window is larger than the padded image.
+    Raises TypeError for complex numbers and booleans, ValueError for what does not fit together.
+    """
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    check_implementation("conv2d", implementation)
+    groups = check_operands(x, w, groups)
+    stride, dilation = pair("stride", stride), pair("dilation", dilation)
+    dtype = jnp.result_type(x, w)
+    if preferred_element_type is not None:
+        preferred_element_type = preferred_dtype(dtype, preferred_element_type)
+    return conv2d_p.bind(
+        *same_axes(x.astype(dtype), w.astype(dtype)),
+        stride=stride,
+        padding=pads(padding, x.shape[1:3], w.shape[:2], stride, dilation),
+        dilation=dilation,
+        input_dilation=(1, 1),
+        groups=groups,
+        preferred_element_type=preferred_element_type,
+        implementation=implementation,
+    )
+
+
+def check_operands(x, w, groups):
+    given = f"x {x.dtype}{list(x.shape)} and w {w.dtype}{list(w.shape)}"
+    for a in (x, w):
+        if a.dtype == bool or jnp.issubdtype(a.dtype, jnp.complexfloating):
+            raise TypeError(f"conv2d expects real numbers, got {given}.")
+    if x.ndim != 4 or w.ndim != 4:
+        raise ValueError(
+            f"conv2d expects x (batch, height, width, in) and w (height, width, in/groups, out), got {given}."
+        )
+    groups = whole("groups", groups)
+    if x.shape[3] % groups or w.shape[3] % groups:
+        raise ValueError(f"conv2d expects groups that divide in and out, got groups={groups} for {given}.")
+    if w.shape[2] != x.shape[3] // groups:
+        raise ValueError(
+            f"conv2d expects w (height, width, in/groups, out) with in/groups = {x.shape[3] // groups}, "
+            f"got {given} with groups={groups}."
+        )
+    return groups
+
+
+def preferred_dtype(dtype, preferred):
+    # As JAX allows it: without x64, it warns.
+    preferred = jax.eval_shape(lambda: jnp.empty((), preferred)).dtype
+    kinds = [jnp.issubdtype(d, jnp.floating) for d in (dtype, preferred)]
+    if (
+        preferred == np.dtype(bool)
+        or jnp.issubdtype(preferred, jnp.complexfloating)
+        or kinds == [True, False]
+    ):
+        raise TypeError(
+            f"conv2d expects a preferred_element_type that can hold products of {dtype}, got {preferred}: "
+            f"convert the result instead, with .astype(jnp.{preferred})."
+        )
+    return preferred
+
+
+def whole(name, value, least=1):
+    try:
+        if index(value) >= least:
+            return index(value)
+    except TypeError:
+        pass
+    raise ValueError(f"conv2d expects {name} to be an integer of at least {least}, got {name}={value!r}.")
+
+
+def pair(name, value):
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(values) != 2:
+        raise ValueError(
+            f"conv2d expects {name} as an integer or as two, one for the height and one for the width, "
+            f"got {name}={value!r}."
+        )
+    return tuple(whole(name, v) for v in values)
+
+
+def pads(padding, image, window, stride, dilation):
+    """Padding in any of its forms -> ((top, bottom), (left, right))."""
+    try:
+        if isinstance(padding, str):
+            extent = [(k - 1) * d + 1 for k, d in zip(window, dilation)]
+            pairs = lax.padtype_to_pads(
+                image, extent, stride, {"SAME": "SAME", "VALID": "VALID"}[padding.upper()]
+            )
+            return tuple((lo, hi) for lo, hi in pairs)
+        if not isinstance(padding, (tuple, list)):
+            return ((index(padding),) * 2,) * 2
+        (top, bottom), (left, right) = padding
+        return (index(top), index(bottom)), (index(left), index(right))
+    except (TypeError, ValueError, KeyError):
+        raise ValueError(
+            f"conv2d expects padding as 'SAME', 'VALID', an integer or ((top, bottom), (left, right)), "
+            f"got padding={padding!r}."
+        ) from None
+
+
+# What it means: one small matrix product for each tap (u, v) of the window ----------------------------------
+
+
+def conv2d_reference(x, w, *, stride=1, padding="VALID", dilation=1, groups=1, preferred_element_type=None):
+    s, d = pair("stride", stride), pair("dilation", dilation)
+    padding = pads(padding, x.shape[1:3], w.shape[:2], s, d)
+    dtype = preferred_element_type or jnp.promote_types(x.dtype, w.dtype)
+    x, w = x.astype(sum_dtype(dtype)), w.astype(sum_dtype(dtype))
+    h, q = map(positions, x.shape[1:3], w.shape[:2], s, padding, d)
+    c, o = w.shape[2], w.shape[3] // groups
+    y = jnp.zeros((x.shape[0], h, q, groups, o), x.dtype)
+    if h and q:
+        x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((lo, hi, 0) for lo, hi in padding), (0, 0, 0)))
+        x, w = x.reshape(*x.shape[:3], groups, c), w.reshape(*w.shape[:3], groups, o)
+        for u, v in np.ndindex(w.shape[:2]):
+            i, j = u * d[0], v * d[1]
+            seen = x[:, i : i + (h - 1) * s[0] + 1 : s[0], j : j + (q - 1) * s[1] + 1 : s[1]]
+            y += jnp.einsum("bijgc,cgo->bijgo", seen, w[u, v])
+    return y.reshape(*y.shape[:3], groups * o).astype(dtype)
+
+
+def sum_dtype(dtype):
+    """What products are added up in: at least float32, and integers in their own."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else np.dtype(dtype)
+
+
+# What shape it has ----------------------------------------------------------------------------------------
+
+
+def dilated(n, d):
+    """The extent of n pixels d apart."""
+    return (n - 1) * d + 1 if n else 0
+
+
+def positions(n, k, stride, padding, dilation, input_dilation=1):
+    """On how many positions along one axis does a window of k taps fit into n pixels?"""
+    free = dilated(n, input_dilation) + sum(padding) - dilated(k, dilation)
+    return free // stride + 1 if free >= 0 else 0
+
+
+def conv2d_shape(
+    x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type, implementation
+):
+    size = [
+        positions(*axis) for axis in zip(x.shape[1:3], w.shape[:2], stride, padding, dilation, input_dilation)
+    ]
+    # On a mesh with explicit axes y is cut as x's batch and w's out are; a sum over cut features ends whole.
+    batch, out = x.sharding.spec[0], w.sharding.spec[3]
+    spec = PartitionSpec(batch, None, None, None if out == batch else out)
+    return x.update(
+        shape=(x.shape[0], *size, w.shape[3]),
+        dtype=preferred_element_type or x.dtype,
+        weak_type=False,
+        sharding=x.sharding.update(spec=spec),
+    )
+
+
+# How it differentiates: y is linear in x and in w, so dy = conv2d(dx, w) + conv2d(x, dw) --------------------
+
+
+def conv2d_jvp(primals, tangents, **params):
+    (x, w), (dx, dw) = primals, tangents
+    y = conv2d_p.bind(x, w, **params)
+    terms = [] if is_zero(dx) else [conv2d_p.bind(dx, w, **params)]
+    terms += [] if is_zero(dw) else [conv2d_p.bind(x, dw, **params)]
+    return y, sum(terms[1:], terms[0]) if terms else zero_like(y)
+
+
+# How it transposes ------------------------------------------------------------------------------------------
+#   Along one axis, for one feature in and one out, n pixels a apart, k taps d apart, m positions s apart:
+#       y[i] = sum over j, u of x[j] w[u]     where  i s + u d = j a + lo                                  (1)
+#   and lo is the padding before. Given g, the cotangent of y, (1) says which g belong to which x and w.
+#
+#   For x:  x'[j] = sum over i, u of g[i] w[u]. With u = k-1-t, (1) is  j a + t d = i s + (k-1) d - lo:
+#       the form of (1) again, with g as the image, its pixels s apart, and w flipped as the window, its taps
+#       still d apart, on positions a apart, and (k-1) d - lo before. The padding behind is what gives n
+#       positions, which need (n-1) a + (k-1) d + 1 pixels.
+#
+#   For w:  w'[u] = sum over i, j of x[j] g[i], and (1) reads  u d + i s = j a + lo:
+#       x is the image still, g is the window, its taps s apart, on positions d apart, with lo before; k
+#       positions need (k-1) d + (m-1) s + 1 pixels; pixels that no window reached, where a stride does not
+#       divide, are cropped. What was summed over is now the batch, so batch and features change places.
+
+
+def conv2d_transpose(
+    g, x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type, implementation
+):
+    for_x = ad.is_undefined_primal(x)
+    aval = x.aval if for_x else w.aval
+    if is_zero(g):
+        result = ad.Zero(aval)
+    elif 0 in g.shape or 0 in aval.shape:
+        result = jnp.zeros(aval.shape, aval.dtype)
+    else:
+        same = {"groups": groups, "preferred_element_type": None, "implementation": implementation}
+        geometry = (stride, padding, dilation, input_dilation)
+        result = image_of(g, w, aval, *geometry, same) if for_x else window_of(g, x, aval, *geometry, same)
+        result = cut_as(aval, result.astype(aval.dtype))
+    return (result, None) if for_x else (None, result)
+
+
+def cut_as(aval, result):
+    """On a mesh with explicit axes: an operand's gradient is cut over the devices as the operand is."""
+    right = jax.typeof(result).sharding == aval.sharding
+    return result if right else jax.sharding.reshard(result, aval.sharding)
+
+
+def image_of(g, w, x, stride, padding, dilation, input_dilation, same):
+    before = [(k - 1) * d - lo for k, d, (lo, _) in zip(w.shape, dilation, padding)]
+    extent = [
+        dilated(n, a) + (k - 1) * d for n, a, k, d in zip(x.shape[1:3], input_dilation, w.shape, dilation)
+    ]
+    behind = [size - lo - dilated(m, s) for size, lo, m, s in zip(extent, before, g.shape[1:3], stride)]
+    flipped = swap_features(w[::-1, ::-1], same["groups"]).astype(g.dtype)
+    return conv2d_p.bind(
+        *same_axes(g, flipped),
+        stride=input_dilation,
+        padding=tuple(zip(before, behind)),
+        dilation=dilation,
+        input_dilation=stride,
+        **same,
+    )
+
+
+def swap_features(w, groups):
+    """(height, width, in / groups, out) -> (height, width, out / groups, in), each group for itself."""
+    h, q, c, o = w.shape
+    parts = w.reshape(h, q, c, groups, o // groups)
+    return parts.transpose(0, 1, 4, 3, 2).reshape(h, q, o // groups, groups * c)
+
+
+def window_of(g, x, w, stride, padding, dilation, input_dilation, same):
+    extent = [(k - 1) * d + dilated(m, s) for k, d, m, s in zip(w.shape, dilation, g.shape[1:3], stride)]
+    behind = [
+        size - lo - dilated(n, a)
+        for size, (lo, _), n, a in zip(extent, padding, x.shape[1:3], input_dilation)
+    ]
+    image, window = batch_as_features(x, same["groups"]).astype(g.dtype), g.transpose(1, 2, 0, 3)
+    y = conv2d_p.bind(
+        *same_axes(image, window),
+        stride=dilation,
+        dilation=stride,
+        input_dilation=input_dilation,
+        padding=tuple((lo, hi) for (lo, _), hi in zip(padding, behind)),
+        **same,
+    )
+    return y.transpose(1, 2, 0, 3)
+
+
+def batch_as_features(x, groups):
+    """(batch, height, width, in) -> (in / groups, height, width, groups batch)."""
+    b, h, q, c = x.shape
+    parts = x.reshape(b, h, q, groups, c // groups)
+    return parts.transpose(4, 1, 2, 3, 0).reshape(c // groups, h, q, groups * b)
+
+
+# How it batches ---------------------------------------------------------------------------------------------
+#   Mapped images are more images. Mapped windows make more features out, in each group. If both are mapped,
+#   each image has windows of its own: more groups.
+
+
+def conv2d_batch(operands, dims, *, groups, **params):
+    (x, w), (dx, dw) = operands, dims
+    if dw is None:
+        x = jnp.moveaxis(x, dx, 0)
+        y = conv2d_p.bind(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), w, groups=groups, **params)
+        return y.reshape(*x.shape[:2], *y.shape[1:]), 0
+    h, q, c, size, o = (w := jnp.moveaxis(w, dw, 3)).shape
+    if dx is None:
+        w = w.reshape(h, q, c, size, groups, o // groups).swapaxes(3, 4)
+        y = conv2d_p.bind(x, w.reshape(h, q, c, size * o), groups=groups, **params)
+        y = y.reshape(*y.shape[:3], groups, size, o // groups).swapaxes(3, 4)
+        return y.reshape(*y.shape[:3], size, o), 3
+    x = jnp.moveaxis(x, dx, 3)
+    if size == 0:  # of nothing there are no groups
+        one = [jax.ShapeDtypeStruct(a.shape[:3] + a.shape[4:], a.dtype) for a in (x, w)]
+        y = jax.eval_shape(partial(conv2d_p.bind, groups=groups, **params), *one)
+        return jnp.zeros((*y.shape[:3], 0, o), y.dtype), 3
+    x, w = x.reshape(*x.shape[:3], size * x.shape[4]), w.reshape(h, q, c, size * o)
+    y = conv2d_p.bind(x, w, groups=size * groups, **params)
+    return y.reshape(*y.shape[:3], size, o), 3
+
+
+# How it becomes StableHLO: the one op there is for it -------------------------------------------------------
+
+
+def conv2d_stablehlo(ctx, x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type):
+    (x_aval, w_aval), (out,) = ctx.avals_in, ctx.avals_out
+    if 0 in (*out.shape, *x_aval.shape, *w_aval.shape):
+        return [full(ctx, 0, out)]  # a sum of nothing, which the op's own rules do not allow
+    # The operands are widened too: StableHLO allows a sum wider than they are, but not every backend does.
+    wide = sum_dtype(out.dtype)
+    (x, _), (w, _) = convert(ctx, x, x_aval, wide), convert(ctx, w, w_aval, wide)
+    total = out.update(dtype=wide)
+    y = hlo.convolution(
+        mlir.aval_to_ir_type(ctx.module_context, total),
+        x,
+        w,
+        dimension_numbers=hlo.ConvDimensionNumbers.get(
+            input_batch_dimension=0,
+            input_spatial_dimensions=[1, 2],
+            input_feature_dimension=3,
+            kernel_spatial_dimensions=[0, 1],
+            kernel_input_feature_dimension=2,
+            kernel_output_feature_dimension=3,
+            output_batch_dimension=0,
+            output_spatial_dimensions=[1, 2],
+            output_feature_dimension=3,
+        ),
+        feature_group_count=mlir.i64_attr(groups),
+        batch_group_count=mlir.i64_attr(1),
+        window_strides=mlir.dense_int_array(stride),
+        padding=mlir.dense_int_elements(padding),
+        lhs_dilation=mlir.dense_int_array(input_dilation),
+        rhs_dilation=mlir.dense_int_array(dilation),
+    )
+    return [convert(ctx, y, total, out.dtype)[0]]
+
+
+# How it runs on the chip ------------------------------------------------------------------------------------
+#   As matrix products that are never laid out in memory (an "implicit" product): for each tap (u, v) of the
+#   window, (width, in) @ (in, out). With stride s a tap sees every s-th pixel, which a chip reads badly. So a
+#   launcher splits the image into s phases, phase p holding the pixels p, p + s, p + 2 s, ...; tap u then
+#   sees phase (u d) % s from pixel (u d) // s on, without gaps ("space to depth").
+#
+#   One program makes one row of y for one image, one group and a block of out features.
+#   x  (batch, group, phase, phase, height, width, in): the block is the whole image of one group. Its index
+#      is that of batch and group only, so it stays where it is while the rows and the out features go by.
+#   w  (group, height, width, in, out): all taps of one group, for a block of out. It stays for all rows.
+#   y  (batch, group, height, width, out): one row, the whole width, for a block of out.
+#   All but out is whole, and out may end ragged: a column of the product depends on its own column of w only,
+#   and is dropped if there is none, so no mask is needed.
+
+LANES = 128  # out features in a block: the width of a TPU's matrix unit
+MEMORY = 12 << 20  # bytes for the blocks, each twice; the last 4 MiB of a TPU's 16 hold the sum and the taps
+
+
+def conv2d_kernel(x_ref, w_ref, y_ref, *, stride, dilation, dtype):
+    (taps_high, taps_wide, *_), width = w_ref.shape, y_ref.shape[0]
+    row = pl.program_id(3)
+
+    def add_row_of_taps(u, y):
+        down, phase = lax.div(u * dilation[0], stride[0]), lax.rem(u * dilation[0], stride[0])
+        # The taps across are written out, so that each slice of the width begins at a place known beforehand.
+        for v in range(taps_wide):
+            across = v * dilation[1]
+            begin = across // stride[1]
+            seen = x_ref[phase, across % stride[1], row + down, begin : begin + width, :]
+            y += jnp.dot(seen, w_ref[u, v], preferred_element_type=dtype)
+        return y
+
+    y = lax.fori_loop(0, taps_high, add_row_of_taps, jnp.zeros(y_ref.shape, dtype))
+    y_ref[...] = y.astype(y_ref.dtype)
+
+
+def conv2d_pallas(
+    x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type, interpret=False
+):
+    size = [
+        positions(*axis) for axis in zip(x.shape[1:3], w.shape[:2], stride, padding, dilation, input_dilation)
+    ]
+    out_dtype, features = preferred_element_type or x.dtype, w.shape[3] // groups
+    shape = (x.shape[0], groups, *size, features)
+    if 0 in (*shape, *x.shape, *w.shape):
+        return jnp.zeros((x.shape[0], *size, w.shape[3]), out_dtype)
+    if x.dtype != jnp.bfloat16:  # which the matrix unit takes as it is, and sums in float32
+        x, w = x.astype(sum_dtype(out_dtype)), w.astype(sum_dtype(out_dtype))
+    phases = split_into_phases(x, w.shape[:2], size, stride, padding, dilation, input_dilation, groups)
+    windows = w.reshape(*w.shape[:3], groups, features).transpose(3, 0, 1, 2, 4)
+    block = min(features, LANES)
+    in_blocks, out_block = (phases.shape[2:], (*windows.shape[1:4], block)), (size[1], block)
+    refuse_on_tpu(in_blocks, out_block, x.dtype, sum_dtype(out_dtype), interpret)
+    y = pl.pallas_call(
+        partial(conv2d_kernel, stride=stride, dilation=dilation, dtype=sum_dtype(out_dtype)),
+        grid=(x.shape[0], groups, pl.cdiv(features, block), size[0]),
+        in_specs=[
+            pl.BlockSpec((None, None, *in_blocks[0]), lambda b, g, o, i: (b, g, 0, 0, 0, 0, 0)),
+            pl.BlockSpec((None, *in_blocks[1]), lambda b, g, o, i: (g, 0, 0, 0, o)),
+        ],
+        out_specs=pl.BlockSpec((None, None, None, *out_block), lambda b, g, o, i: (b, g, i, 0, o)),
+        out_shape=jax.ShapeDtypeStruct(shape, out_dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 4),
+        interpret=interpret,
+        name="conv2d",
+    )(phases, windows)
+    return y.transpose(0, 2, 3, 1, 4).reshape(x.shape[0], *size, w.shape[3])
+
+
+def split_into_phases(x, taps, size, stride, padding, dilation, input_dilation, groups):
+    """(batch, height, width, in) as (batch, group, phase, phase, height / stride, width / stride, channels).
+
+    On the way it is padded, cropped and dilated, and cut or filled to the pixels that the windows read.
+    """
+    lengths = [(k - 1) * d // s + m for k, d, s, m in zip(taps, dilation, stride, size)]
+    edges = [
+        (lo, n * s - lo - dilated(pixels, a), a - 1)
+        for n, s, (lo, _), pixels, a in zip(lengths, stride, padding, x.shape[1:3], input_dilation)
+    ]
+    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
+    x = x.reshape(x.shape[0], lengths[0], stride[0], lengths[1], stride[1], groups, x.shape[3] // groups)
+    return x.transpose(0, 5, 2, 4, 1, 3, 6)
+
+
+def refuse_on_tpu(in_blocks, out_block, dtype, sums, interpret):
+    if interpret is not False:
+        return
+    if sums != jnp.float32:
+        raise Unsupported(
+            f"conv2d's Pallas kernel adds up in float32 on a TPU, and this sum is in {sums}: "
+            "use implementation='xla'."
+        )
+    # Memory holds tiles of 8 by 128, so the last two axes count as what they are rounded up to.
+    tiles = [
+        math.prod(rest) * -(-rows // 8) * -(-lanes // 128) for *rest, rows, lanes in (*in_blocks, out_block)
+    ]
+    need = 2 * sum(tiles) * 8 * 128 * dtype.itemsize
+    if need > MEMORY:
+        raise Unsupported(
+            f"conv2d's Pallas kernel keeps a whole image and window in a TPU's memory, and these need "
+            f"{need} bytes of {MEMORY}: use implementation='xla'."
+        )
+
+
+# The table of contents --------------------------------------------------------------------------------------
+
+conv2d_p.def_impl(eager(conv2d_p))
+conv2d_p.def_abstract_eval(conv2d_shape)
+ad.primitive_jvps[conv2d_p] = conv2d_jvp
+ad.primitive_transposes[conv2d_p] = conv2d_transpose
+batching.primitive_batchers[conv2d_p] = conv2d_batch
+lower(conv2d_p, xla=conv2d_stablehlo, pallas=by_pallas(conv2d_pallas))
+
+OPERATOR = Operator(
+    "conv2d",
+    conv2d,
+    conv2d_reference,
+    conv2d_p,
+    {"x": {"batch": 2, "height": 8, "width": 8, "in": 4}, "w": {"height": 3, "width": 3, "in": 4, "out": 8}},
+    "y[b, i, j, o] = sum over u, v, c of x[b, i + u, j + v, c] w[u, v, c, o]",
+)
