@@ -169,8 +169,9 @@ def test_gradients_without_mask_and_bias():
 
 
 def test_gradients_are_those_of_finite_differences():
-    operands, causal, (do, dlse) = example(5, 7, (2, 1), (3, 4), mask=(1, 0, 1, 1), bias=(0, 1, 0, 1), kv_len=[7, 4],
-                                           causal="bottom_right")  # fmt: skip
+    operands, causal, (do, dlse) = example(
+        5, 7, (2, 1), (3, 4), mask=(1, 0, 1, 1), bias=(0, 1, 0, 1), kv_len=[7, 4], causal="bottom_right"
+    )  # fmt: skip
     gradients, random = backward(operands, causal, (do, dlse)), np.random.default_rng(1)
 
     def scalar(moved):
@@ -192,10 +193,11 @@ DTYPES = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2*
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_precision(name):
-    """Against float64 on the same rounded operands. `pytest -s -k precision` prints the differences in eps."""
+    """Against float64 on the same rounded operands. `pytest -s -k precision` prints what it finds."""
     eps = DTYPES[name]
-    operands, causal, cotangents = example(130, 192, (2, 1), (16, 16), bias=(1, 1, 1, 1), causal="bottom_right",
-                                           dtype=jnp.dtype(name))  # fmt: skip
+    operands, causal, cotangents = example(
+        130, 192, (2, 1), (16, 16), bias=(1, 1, 1, 1), causal="bottom_right", dtype=jnp.dtype(name)
+    )
     o, lse = forward(operands, causal)
     want_o, want_lse = expected(*operands, causal)
     gradients = backward(operands, causal, cotangents, results=(o, lse))
@@ -343,7 +345,7 @@ def test_the_kernels_pass_the_check(causal, bias):
 
 
 def test_blocks_that_nobody_sees_are_not_fetched():
-    """Of 8 by 8 blocks a causal mask leaves 36, and the first one serves the second row too. Without it: 64."""
+    """Of 8 by 8 blocks a causal mask leaves 36, and the first serves the second row too. Without it: 64."""
     operands, _, _ = example(64, 64, (1, 1), batch=1, dtype=np.float32)
     for kernel, operand in (("k0", "given.k"), ("k1", "given.k"), ("k2", "given.q")):
         for causal, fetched in ((None, 64), ("top_left", 35)):

@@ -94,8 +94,8 @@ def refusal(q: Any, k: Any, v: Any, platform: str) -> str | None:
     for x in (q, k, v):
         if x.dtype not in (jnp.float32, jnp.bfloat16):
             return (
-                f"The attention kernel takes float32 and bfloat16 on a TPU, got {x.dtype}: convert q, k and v, "
-                "or use implementation='xla'."
+                f"The attention kernel takes float32 and bfloat16 on a TPU, got {x.dtype}: convert q, k and "
+                "v, or use implementation='xla'."
             )
     if (width := max(q.shape[-1], v.shape[-1])) > WIDEST:
         return (
