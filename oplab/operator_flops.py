@@ -38,10 +38,10 @@ def _softmax(eqn: Any) -> Cost:
 
 
 def _layer_norm(eqn: Any) -> Cost:
-    """Two means (an addition each), subtract, square, multiply; scale and bias; a root for each row."""
+    """Largest, two means (an addition each), subtract twice, square, multiply; scale, bias; a root a row."""
     n, extra = size_in(eqn), eqn.params["has_scale"] + eqn.params["has_bias"]
     length = math.prod(eqn.invars[0].aval.shape[axis] for axis in eqn.params["axes"])
-    return Cost((5 + extra) * n, n // max(1, length))
+    return Cost((7 + extra) * n, n // max(1, length))
 
 
 def _pairs(eqn: Any) -> int:

@@ -19,7 +19,7 @@ from . import _jax, provenance
 from .lowerable import INTERPRET, calls, platforms
 from .ops.operator import IMPLEMENTATIONS, MAP
 from .stages import script, stablehlo
-from .stages.stage import frame
+from .stages.stage import Stage, frame
 from .tracing import jitted, kind, plain_errors, readable_name, trace
 
 _jax.hide_frames(__file__)
@@ -46,7 +46,9 @@ def ran(f: Callable | Any, *args: Any, platform: str | None = None, **kwargs: An
         if platform == INTERPRET:
             raise ValueError("ran expects the platform of a machine, got 'interpret': on the cpu, the column "
                              "`interpreted` says which kernels are interpreted.")
-    if hasattr(f, "traced") and hasattr(f, "lowered") and not args and not kwargs:
+    if hasattr(f, "ran") and not args and not kwargs:
+        if platform in (None, f.target):
+            return f.ran()  # it is lowered already
         name, traced, function = f.name, f.traced, f.function
     elif callable(f):
         name, function = readable_name(f), f
@@ -58,13 +60,18 @@ def ran(f: Callable | Any, *args: Any, platform: str | None = None, **kwargs: An
     with plain_errors(name, "lowered"):
         lowered = program.lower(lowering_platforms=(platform,)) if platform else program.lower()
         text = _jax.stablehlo_text(lowered)
-    return _table(text, tagged, platform or _here(), script.definition(function))
+    locations = script.locate(tagged.equations.values(), script.definition(function))
+    return table(text, stablehlo.stage(text, tagged), tagged, platform or _here(), locations)
 
 
-def _table(text: str, tagged: provenance.Tagged, platform: str, definition: Any) -> pd.DataFrame:
+def table(
+    text: str, stage: Stage, tagged: provenance.Tagged, platform: str, locations: dict[str, Any]
+) -> pd.DataFrame:
+    """The table of `ran`, of a tagged program that was lowered for `platform`: its text with locations, its
+    StableHLO stage, and the line of each equation.
+    """
     ours = [e for e in tagged.equations.values() if e.primitive in MAP and "implementation" in e.eqn.params]
-    written, compiled = _written(text, tagged), _kernels(text, tagged)
-    locations = script.locate(tagged.equations.values(), definition)
+    written, compiled = _written(text, tagged), _kernels(stage)
     rows = []
     for e in ours:
         name, where = written.get(e.id), locations[e.id][0]
@@ -90,9 +97,8 @@ def _written(text: str, tagged: provenance.Tagged) -> dict[str, str]:
     return found
 
 
-def _kernels(text: str, tagged: provenance.Tagged) -> set[str]:
+def _kernels(stage: Stage) -> set[str]:
     """The equations that call code by name: a kernel that was compiled is such code."""
-    stage = stablehlo.stage(text, tagged)
     lines = stage.text.split("\n")
     ops = stage.table[stage.table["name"] == "stablehlo.custom_call"]
     return {e for op in ops.itertuples() if calls(lines[op.text_line - 1]) for e in op.equations}

@@ -82,6 +82,8 @@ def _cell(operator: Operator, implementation: str, platform: str) -> Answer:
     """Lower one implementation of an operator, on its example, for one platform."""
     if missing := no_backend(platform):
         return Answer(False, missing)
+    if platform == INTERPRET and implementation != "pallas":
+        return Answer(False, f"{implementation!r} is no Pallas kernel, so there is nothing to interpret")
     where = "cpu" if platform == INTERPRET else platform
     call = functools.partial(operator.function, implementation=implementation)
 
@@ -95,8 +97,6 @@ def _cell(operator: Operator, implementation: str, platform: str) -> Answer:
         narrow = ask(functools.partial(lower, "bfloat16"), operator.name, where)
         if narrow.supported:
             answer = narrow._replace(note="; ".join(filter(None, ["in bfloat16", narrow.note])))
-    if answer.supported and platform == INTERPRET and implementation != "pallas":
-        return Answer(False, f"{implementation!r} is no Pallas kernel, so there is nothing to interpret")
     # A compiled kernel is code called by name; what the interpreter does is written out, op by op.
     interpreted = answer.supported and implementation == "pallas" and not answer.note
     return answer._replace(note="interpreted") if interpreted else answer

@@ -25,6 +25,7 @@ import pandas as pd
 from . import _jax, cost, fates, join, provenance
 from .attribution import attribute
 from .display import progress
+from .ran import table as implementations
 from .stages import emitter, execution, hlo, jaxpr, kernels, passes, script, stablehlo
 from .stages.stage import Stage
 from .tracing import WalkError, jitted, kind, on, plain_errors, readable_name, trace
@@ -167,6 +168,11 @@ class Walk:
         """
         measured = self._measured[1] if self._measured else None
         return join.summary(self.kernels.table, self.jaxpr.table, self._module, self.fates, measured)
+
+    def ran(self) -> pd.DataFrame:
+        """Which implementation each operator of `oplab.ops` was lowered to; the columns are `oplab.ran`'s."""
+        text = _jax.stablehlo_text(self.lowered)
+        return implementations(text, self.stablehlo, self._tagged, self.target, self._locations)
 
     def census(self) -> pd.DataFrame:
         """How many of each operator: equations as written, and runs (loop bodies times their trip count)."""

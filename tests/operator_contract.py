@@ -15,7 +15,7 @@ import functools
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
@@ -248,8 +248,8 @@ class Entry:
 
     more: cases for Hypothesis alone. large: several blocks of a Pallas kernel, the last one ragged.
     refused: operands that do not fit. linear: groups of operands in which the operator is linear together,
-    the others held still. inside: units in the last place of the largest number that may be lost on the way,
-    because a step is rounded to the operands' dtype.
+    the others held still. inside: for an implementation, units in the last place of the largest number that
+    may be lost on the way, because a step is rounded to the operands' dtype.
     """
 
     formula: Callable
@@ -258,7 +258,7 @@ class Entry:
     more: tuple[Case, ...] = ()
     refused: tuple[Case, ...] = ()
     linear: tuple[tuple[str, ...], ...] = ()
-    inside: float = 0.0
+    inside: dict[str, float] = field(default_factory=dict)
 
 
 QKV = "q: batch=2 time=3 2*kv features=4, k: batch source=5 kv=1 features, v: batch source kv width=3"
@@ -397,6 +397,7 @@ ENTRIES = {
             Case(QKV + ", mask: batch 2*kv time other=4"),
             Case(QKV, causal=["top_right"]),
         ),
-        inside=1.0,  # P, which the kernel hands to the second product, and O, which the backward pass reads
+        # P, which the kernel hands to the second product, and O, which the backward pass reads
+        inside={"pallas": 1.0},
     ),
 }

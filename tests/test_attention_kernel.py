@@ -450,10 +450,10 @@ def compile_for(chip):
 
 
 def test_what_is_refused():
-    def why(dtype="float32", features=64, platform="tpu"):
+    def why(dtype="float32", features=64):
         q, k, v = (jax.ShapeDtypeStruct((2, 8, 2, features), dtype) for _ in range(3))
-        return attention_kernel.refusal(q, k, v, platform)
+        return attention_kernel.refusal(q, k, v)
 
     assert why() is None and why("bfloat16", 1024) is None
     assert "float16" in why("float16") and "float64" in why("float64")
-    assert "2000" in why(features=2000) and "cuda" in why(platform="cuda")
+    assert "2000" in why(features=2000)

@@ -151,7 +151,7 @@ def test_bad_operands_are_refused():
 
 
 def test_ragged_blocks_race_free(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr("oplab.ops.matmul_kernel.BLOCK", 16)
     a, b = normal(2, 17, 35), normal(2, 35, 20, seed=1)
     params = dict(batch=1, inner=1, dtype=jnp.dtype(jnp.float32), sharding=None)
     for interpret in (True, pltpu.InterpretParams(detect_races=True)):

@@ -11,9 +11,8 @@ a running maximum and a running sum. So this operator has one more result, lse =
 backward pass computes P again instead of reading it.
 
 Cost for b batches, n heads, t queries, s keys, h features: 4 b n t s h FLOPs in two products (half of it with
-a
-causal mask, in a kernel that skips), 5 b n t s for the softmax, b n t s transcendentals; bytes: q, k, v and O
-once each. The backward pass has five products, 10 b n t s h FLOPs.
+a causal mask, in a kernel that skips), 5 b n t s for the softmax, b n t s transcendentals; bytes: q, k, v and
+O once each. The backward pass has five products, 10 b n t s h FLOPs.
 
 The formulas are in attention_formula.py, the kernels in attention_kernel.py and attention_backward.py (TPU),
 and attention_hopper.py (NVIDIA).
@@ -27,9 +26,9 @@ from jax.extend.core import Primitive
 
 from .._jax import ad, batching, derived, eager, in_front, instantiated, is_zero, mlir, same_axes, zero_like
 from . import attention_backward, attention_formula, attention_kernel
-from .attention_formula import wide
 from .attention_operands import broadcasting, check_operands, lengths, spread
-from .operator import TPU_TYPES, Operator, Unsupported, by_pallas, check_implementation, lower
+from .operator import Operator, Unsupported, by_pallas, check_implementation, lower
+from .sums import wide
 
 # The operator: one primitive for the value, and two for its derivatives -------------------------------------
 
@@ -45,12 +44,13 @@ def attention(q, k, v, *, causal=False, mask=None, bias=None, kv_len=None, scale
 
     q: (batch, time, heads, features). k: (batch, source, kv_heads, features). v: (batch, source, kv_heads,
     value features). All three of one floating dtype; without a batch, all three have one dimension less.
-    heads must be a multiple of kv_heads: query head n uses key head n // (heads / kv_heads). causal: False;
-    True or "top_left", where query t sees keys 0 to t (as in JAX and torch); or "bottom_right", where it sees
-    keys 0 to t + source - time (decoding with a cache).
+    heads must be a multiple of kv_heads: query head n uses key head n // (heads / kv_heads).
+    causal: False; True or "top_left", where query t sees keys 0 to t (as in JAX and torch); or
+    "bottom_right", where it sees keys 0 to t + source - time (decoding with a cache).
     mask: booleans that broadcast to (batch, heads, time, source), True where a query may see a key.
-    bias: numbers that broadcast to the same, added to the scaled scores. kv_len: integers (batch,); keys from
-    there on are padding. scale: a Python number, 1 / sqrt(features) unless given.
+    bias: numbers that broadcast to the same, added to the scaled scores.
+    kv_len: integers (batch,); keys from there on are padding.
+    scale: a Python number, 1 / sqrt(features) unless given.
     implementation: "xla", "pallas", or None for the best one on the platform.
 
     Returns (batch, time, heads, value features) in q's dtype. A query that sees no key gives 0. A key that no
@@ -213,22 +213,26 @@ def merging(primitive):
     return rule
 
 
-# How it runs: XLA from the formulas, the kernels from their own files
-# ----------------------------------------
+# How it runs: XLA from the formulas, the kernels from their own files ---------------------------------------
 
 
 @spread
-def forward_pallas(q, *operands, interpret, **params):
-    return attention_kernel.forward(q, *operands, interpret=interpret, **params)
+def forward_pallas(q, k, v, *rest, interpret, **params):
+    refuse_on_tpu(q, k, v, interpret)
+    return attention_kernel.forward(q, k, v, *rest, interpret=interpret, **params)
 
 
 @spread
-def backward_pallas(q, *operands, interpret, **params):
-    return [
-        dx
-        for dx in attention_backward.backward(q, *operands, interpret=interpret, **params)
-        if dx is not None
-    ]
+def backward_pallas(q, k, v, *rest, interpret, **params):
+    refuse_on_tpu(q, k, v, interpret)
+    gradients = attention_backward.backward(q, k, v, *rest, interpret=interpret, **params)
+    return [dx for dx in gradients if dx is not None]
+
+
+def refuse_on_tpu(q, k, v, interpret):
+    reason = attention_kernel.refusal(q, k, v) if interpret is False else None
+    if reason:
+        raise Unsupported(reason)
 
 
 @spread
@@ -245,7 +249,7 @@ def forward_hopper(q, k, v, mask, bias, kv_len, *, causal, scale):
 
 def attention_best(platform, avals, params):
     """The fused kernel where there is one that can do it, XLA elsewhere."""
-    return "pallas" if platform == "tpu" and str(avals[0].dtype) in TPU_TYPES else "xla"
+    return "pallas" if platform == "tpu" and attention_kernel.refusal(*avals[:3]) is None else "xla"
 
 
 # The table of contents --------------------------------------------------------------------------------------

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-
-def wide(dtype):
-    return jnp.promote_types(dtype, jnp.float32)
+from .sums import wide
 
 
 def seen(q, k, mask, kv_len, causal):
@@ -109,7 +107,9 @@ def tangent(q, k, v, mask, bias, kv_len, o, lse, dq, dk, dv, dbias, *, causal, s
     dS   = scale (dq k^T + q dk^T) + dbias
     dlse = sum_s P dS
     dP   = P (dS - dlse)
-    dO   = dP v + P dv = (P dS) v - dlse O + P dv
+    dO   = dP v + P dv
+
+    O is not used: it was rounded, and P is at hand.
     """
     who = seen(q, k, mask, kv_len, causal)
     k, v = hide(k, who, q.shape[2]), hide(v, who, q.shape[2])
@@ -119,9 +119,9 @@ def tangent(q, k, v, mask, bias, kv_len, o, lse, dq, dk, dv, dbias, *, causal, s
     parts += [] if dk is None else [over_features(q, hide(dk, who, q.shape[2])) * scale]
     parts += [] if dbias is None else [jnp.broadcast_to(dbias, p.shape).astype(p.dtype)]
     if parts:
-        pds = p * (sum(parts) if who is None else jnp.where(who, sum(parts), 0))
-        dlse = pds.sum(-1)
-        do = over_keys(pds, v) - dlse.swapaxes(1, 2)[..., None] * o.astype(p.dtype)
+        ds = sum(parts) if who is None else jnp.where(who, sum(parts), 0)
+        dlse = (p * ds).sum(-1)
+        do = over_keys(p * (ds - dlse[..., None]), v)
     if dv is not None:
         do = do + over_keys(p, hide(dv, who, q.shape[2]))
     return do.astype(o.dtype), dlse
@@ -130,18 +130,22 @@ def tangent(q, k, v, mask, bias, kv_len, o, lse, dq, dk, dv, dbias, *, causal, s
 def backward(q, k, v, mask, bias, kv_len, o, lse, do, dlse, *, causal, scale):
     """(dq, dk, dv, dbias) from the cotangents of O and lse; dbias is None without a bias.
 
-    D  = sum_features dO O           which is sum_s P dP, and needs no scores
     dv = P^T dO
     dP = dO v^T
+    D  = sum_s P dP
     dS = P (dP - D + dlse)
     dq = scale dS k,  dk = scale dS^T q,  dbias = dS
+
+    D is also sum_features dO O, which needs no scores: a kernel that holds a block of them computes it so.
+    But O was rounded, and here P and dP are at hand.
     """
     who = seen(q, k, mask, kv_len, causal)
     k, v = hide(k, who, q.shape[2]), hide(v, who, q.shape[2])
     p = weights(scores(q, k, bias, scale), who, lse)
     do = do.astype(p.dtype)
-    d = (do * o.astype(p.dtype)).sum(-1).swapaxes(1, 2)
-    ds = p * (over_features(do, v.astype(p.dtype)) - (d - dlse)[..., None])
+    dp = over_features(do, v.astype(p.dtype))
+    d = (p * dp).sum(-1)
+    ds = p * (dp - (d - dlse)[..., None])
     kv_heads = k.shape[2]
     dbias = None if bias is None else to_shape(ds, bias.shape).astype(bias.dtype)
     return (

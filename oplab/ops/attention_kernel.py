@@ -84,13 +84,11 @@ def forward(
     return heads_last(o, value_features), lse[..., 0]
 
 
-def refusal(q: Any, k: Any, v: Any, platform: str) -> str | None:
-    """Why these kernels, compiled for `platform`, cannot take q, k and v (arrays or avals); None if they can.
+def refusal(q: Any, k: Any, v: Any) -> str | None:
+    """Why these kernels, compiled for a TPU, cannot take q, k and v (arrays or avals); None if they can.
 
     It is what the compiler of Mosaic, Pallas' language for TPUs, says on TPU v4 and newer.
     """
-    if platform != "tpu":
-        return f"The attention kernel is compiled for TPUs, not for {platform}: use implementation='xla'."
     for x in (q, k, v):
         if x.dtype not in (jnp.float32, jnp.bfloat16):
             return (

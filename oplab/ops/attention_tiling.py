@@ -21,6 +21,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from .sums import wide
+
 
 class Tiling(NamedTuple):
     """How the scores of one head, time x source, are cut into blocks, and which of them are seen."""
@@ -86,7 +88,7 @@ def quotient(n: Any, by: int) -> Any:
 
 def wide_dtype(*arrays: jax.Array) -> jnp.dtype:
     """The dtype of softmax and of sums: float32, or float64 if there is any."""
-    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+    return wide(jnp.result_type(*arrays))
 
 
 class Operands(NamedTuple):

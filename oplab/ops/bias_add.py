@@ -21,6 +21,7 @@ from jax.extend.core import Primitive
 
 from .._jax import ad, batching, broadcast, eager, hlo, in_front, is_zero, same_axes, zero_like
 from .operator import Operator, Unsupported, by_pallas, check_implementation, lower
+from .sums import wide
 
 # The operator -----------------------------------------------------------------------------------------------
 #   The primitive has a parameter that the function has not: the first `batch_dims` axes of x are axes of b
@@ -90,7 +91,7 @@ def bias_add_jvp(primals, tangents, *, batch_dims, implementation):
         return y, dx
     if is_zero(dx):
         # Widened, so that JAX's transpose of the broadcast sums in float32 as well.
-        return y, spread(db.astype(wide(db)), x, batch_dims).astype(db.dtype)
+        return y, spread(db.astype(wide(db.dtype)), x, batch_dims).astype(db.dtype)
     return y, bias_add_p.bind(dx, db, batch_dims=batch_dims, implementation=implementation)
 
 
@@ -101,13 +102,9 @@ def bias_add_transpose(ct, x, b, *, batch_dims, implementation):
     return ct if linear_x else None, summed(ct, b.aval, batch_dims) if linear_b else None
 
 
-def wide(x):
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
 def summed(ct, b, batch_dims):
     lacking = tuple(axis for axis in range(ct.ndim) if axis not in axes_of_bias(ct, b, batch_dims))
-    return jnp.sum(ct, lacking, dtype=wide(ct)).astype(b.dtype)
+    return jnp.sum(ct, lacking, dtype=wide(ct.dtype)).astype(b.dtype)
 
 
 # How it batches ---------------------------------------------------------------------------------------------
@@ -133,8 +130,7 @@ def bias_add_stablehlo(ctx, x, b, *, batch_dims):
 # How it runs on the chip ------------------------------------------------------------------------------------
 #   x is seen as (groups, rows, features), where the rows of a group share their bias; without vmap there is
 #   one group. One program takes a block of rows by features and the piece of b that belongs to those
-#   features.
-#   A block may reach over the edge; elements do not know each other, so no mask is needed.
+#   features. A block may reach over the edge; elements do not know each other, so no mask is needed.
 
 ROWS, FEATURES = 256, 1024  # 1 MiB of float32 in a block: x and y of it, twice, are 4 MiB
 

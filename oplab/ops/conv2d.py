@@ -11,25 +11,27 @@ float16 and bfloat16 products are added up in float32 and rounded once, in the g
 
 Cost: 2 (batch height_y width_y out) (height_w width_w in / groups) FLOPs, as for the product of two matrices
 of these sizes, which is how the hardware computes it; bytes: x, w and y once each.
+
+Where a window falls, and how arguments may be written, is in conv2d_geometry.py, the kernel for TPUs in
+conv2d_kernel.py.
 """
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from operator import index
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
 from .._jax import ad, batching, convert, eager, full, hlo, is_zero, mlir, same_axes, zero_like
-from .operator import Operator, Unsupported, by_pallas, check_implementation, lower
+from .conv2d_geometry import dilated, pads, pair, positions, whole
+from .conv2d_kernel import conv2d_pallas
+from .operator import Operator, by_pallas, check_implementation, lower
+from .sums import preferred_dtype, wide
 
 # The operator ---------------------------------------------------------------------------------------------
 #   Beside what the public function offers, the primitive takes an input_dilation a: a - 1 zeros between the
@@ -59,7 +61,9 @@ def conv2d(
     stride, dilation = pair("stride", stride), pair("dilation", dilation)
     dtype = jnp.result_type(x, w)
     if preferred_element_type is not None:
-        preferred_element_type = preferred_dtype(dtype, preferred_element_type)
+        preferred_element_type = preferred_dtype("conv2d", dtype, preferred_element_type)
+        if jnp.issubdtype(preferred_element_type, jnp.complexfloating):
+            raise TypeError(f"conv2d gives real numbers, and no {preferred_element_type}.")
     return conv2d_p.bind(
         *same_axes(x.astype(dtype), w.astype(dtype)),
         stride=stride,
@@ -92,61 +96,6 @@ def check_operands(x, w, groups):
     return groups
 
 
-def preferred_dtype(dtype, preferred):
-    # As JAX allows it: without x64, it warns.
-    preferred = jax.eval_shape(lambda: jnp.empty((), preferred)).dtype
-    kinds = [jnp.issubdtype(d, jnp.floating) for d in (dtype, preferred)]
-    if (
-        preferred == np.dtype(bool)
-        or jnp.issubdtype(preferred, jnp.complexfloating)
-        or kinds == [True, False]
-    ):
-        raise TypeError(
-            f"conv2d expects a preferred_element_type that can hold products of {dtype}, got {preferred}: "
-            f"convert the result instead, with .astype(jnp.{preferred})."
-        )
-    return preferred
-
-
-def whole(name, value, least=1):
-    try:
-        if index(value) >= least:
-            return index(value)
-    except TypeError:
-        pass
-    raise ValueError(f"conv2d expects {name} to be an integer of at least {least}, got {name}={value!r}.")
-
-
-def pair(name, value):
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2:
-        raise ValueError(
-            f"conv2d expects {name} as an integer or as two, one for the height and one for the width, "
-            f"got {name}={value!r}."
-        )
-    return tuple(whole(name, v) for v in values)
-
-
-def pads(padding, image, window, stride, dilation):
-    """Padding in any of its forms -> ((top, bottom), (left, right))."""
-    try:
-        if isinstance(padding, str):
-            extent = [(k - 1) * d + 1 for k, d in zip(window, dilation)]
-            pairs = lax.padtype_to_pads(
-                image, extent, stride, {"SAME": "SAME", "VALID": "VALID"}[padding.upper()]
-            )
-            return tuple((lo, hi) for lo, hi in pairs)
-        if not isinstance(padding, (tuple, list)):
-            return ((index(padding),) * 2,) * 2
-        (top, bottom), (left, right) = padding
-        return (index(top), index(bottom)), (index(left), index(right))
-    except (TypeError, ValueError, KeyError):
-        raise ValueError(
-            f"conv2d expects padding as 'SAME', 'VALID', an integer or ((top, bottom), (left, right)), "
-            f"got padding={padding!r}."
-        ) from None
-
-
 # What it means: one small matrix product for each tap (u, v) of the window ----------------------------------
 
 
@@ -154,7 +103,7 @@ def conv2d_reference(x, w, *, stride=1, padding="VALID", dilation=1, groups=1, p
     s, d = pair("stride", stride), pair("dilation", dilation)
     padding = pads(padding, x.shape[1:3], w.shape[:2], s, d)
     dtype = preferred_element_type or jnp.promote_types(x.dtype, w.dtype)
-    x, w = x.astype(sum_dtype(dtype)), w.astype(sum_dtype(dtype))
+    x, w = x.astype(wide(dtype)), w.astype(wide(dtype))
     h, q = map(positions, x.shape[1:3], w.shape[:2], s, padding, d)
     c, o = w.shape[2], w.shape[3] // groups
     y = jnp.zeros((x.shape[0], h, q, groups, o), x.dtype)
@@ -168,23 +117,7 @@ def conv2d_reference(x, w, *, stride=1, padding="VALID", dilation=1, groups=1, p
     return y.reshape(*y.shape[:3], groups * o).astype(dtype)
 
 
-def sum_dtype(dtype):
-    """What products are added up in: at least float32, and integers in their own."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else np.dtype(dtype)
-
-
 # What shape it has ----------------------------------------------------------------------------------------
-
-
-def dilated(n, d):
-    """The extent of n pixels d apart."""
-    return (n - 1) * d + 1 if n else 0
-
-
-def positions(n, k, stride, padding, dilation, input_dilation=1):
-    """On how many positions along one axis does a window of k taps fit into n pixels?"""
-    free = dilated(n, input_dilation) + sum(padding) - dilated(k, dilation)
-    return free // stride + 1 if free >= 0 else 0
 
 
 def conv2d_shape(
@@ -338,9 +271,8 @@ def conv2d_stablehlo(ctx, x, w, *, stride, padding, dilation, input_dilation, gr
     if 0 in (*out.shape, *x_aval.shape, *w_aval.shape):
         return [full(ctx, 0, out)]  # a sum of nothing, which the op's own rules do not allow
     # The operands are widened too: StableHLO allows a sum wider than they are, but not every backend does.
-    wide = sum_dtype(out.dtype)
-    (x, _), (w, _) = convert(ctx, x, x_aval, wide), convert(ctx, w, w_aval, wide)
-    total = out.update(dtype=wide)
+    total = out.update(dtype=wide(out.dtype))
+    (x, _), (w, _) = (convert(ctx, a, aval, total.dtype) for a, aval in ((x, x_aval), (w, w_aval)))
     y = hlo.convolution(
         mlir.aval_to_ir_type(ctx.module_context, total),
         x,
@@ -366,110 +298,6 @@ def conv2d_stablehlo(ctx, x, w, *, stride, padding, dilation, input_dilation, gr
     return [convert(ctx, y, total, out.dtype)[0]]
 
 
-# How it runs on the chip ------------------------------------------------------------------------------------
-#   As matrix products that are never laid out in memory (an "implicit" product): for each tap (u, v) of the
-#   window, (width, in) @ (in, out). With stride s a tap sees every s-th pixel, which a chip reads badly. So a
-#   launcher splits the image into s phases, phase p holding the pixels p, p + s, p + 2 s, ...; tap u then
-#   sees phase (u d) % s from pixel (u d) // s on, without gaps ("space to depth").
-#
-#   One program makes one row of y for one image, one group and a block of out features.
-#   x  (batch, group, phase, phase, height, width, in): the block is the whole image of one group. Its index
-#      is that of batch and group only, so it stays where it is while the rows and the out features go by.
-#   w  (group, height, width, in, out): all taps of one group, for a block of out. It stays for all rows.
-#   y  (batch, group, height, width, out): one row, the whole width, for a block of out.
-#   All but out is whole, and out may end ragged: a column of the product depends on its own column of w only,
-#   and is dropped if there is none, so no mask is needed.
-
-LANES = 128  # out features in a block: the width of a TPU's matrix unit
-MEMORY = 12 << 20  # bytes for the blocks, each twice; the last 4 MiB of a TPU's 16 hold the sum and the taps
-
-
-def conv2d_kernel(x_ref, w_ref, y_ref, *, stride, dilation, dtype):
-    (taps_high, taps_wide, *_), width = w_ref.shape, y_ref.shape[0]
-    row = pl.program_id(3)
-
-    def add_row_of_taps(u, y):
-        down, phase = lax.div(u * dilation[0], stride[0]), lax.rem(u * dilation[0], stride[0])
-        # The taps across are written out, so that each slice of the width begins at a place known beforehand.
-        for v in range(taps_wide):
-            across = v * dilation[1]
-            begin = across // stride[1]
-            seen = x_ref[phase, across % stride[1], row + down, begin : begin + width, :]
-            y += jnp.dot(seen, w_ref[u, v], preferred_element_type=dtype)
-        return y
-
-    y = lax.fori_loop(0, taps_high, add_row_of_taps, jnp.zeros(y_ref.shape, dtype))
-    y_ref[...] = y.astype(y_ref.dtype)
-
-
-def conv2d_pallas(
-    x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type, interpret=False
-):
-    size = [
-        positions(*axis) for axis in zip(x.shape[1:3], w.shape[:2], stride, padding, dilation, input_dilation)
-    ]
-    out_dtype, features = preferred_element_type or x.dtype, w.shape[3] // groups
-    shape = (x.shape[0], groups, *size, features)
-    if 0 in (*shape, *x.shape, *w.shape):
-        return jnp.zeros((x.shape[0], *size, w.shape[3]), out_dtype)
-    if x.dtype != jnp.bfloat16:  # which the matrix unit takes as it is, and sums in float32
-        x, w = x.astype(sum_dtype(out_dtype)), w.astype(sum_dtype(out_dtype))
-    phases = split_into_phases(x, w.shape[:2], size, stride, padding, dilation, input_dilation, groups)
-    windows = w.reshape(*w.shape[:3], groups, features).transpose(3, 0, 1, 2, 4)
-    block = min(features, LANES)
-    in_blocks, out_block = (phases.shape[2:], (*windows.shape[1:4], block)), (size[1], block)
-    refuse_on_tpu(in_blocks, out_block, x.dtype, sum_dtype(out_dtype), interpret)
-    y = pl.pallas_call(
-        partial(conv2d_kernel, stride=stride, dilation=dilation, dtype=sum_dtype(out_dtype)),
-        grid=(x.shape[0], groups, pl.cdiv(features, block), size[0]),
-        in_specs=[
-            pl.BlockSpec((None, None, *in_blocks[0]), lambda b, g, o, i: (b, g, 0, 0, 0, 0, 0)),
-            pl.BlockSpec((None, *in_blocks[1]), lambda b, g, o, i: (g, 0, 0, 0, o)),
-        ],
-        out_specs=pl.BlockSpec((None, None, None, *out_block), lambda b, g, o, i: (b, g, i, 0, o)),
-        out_shape=jax.ShapeDtypeStruct(shape, out_dtype),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 4),
-        interpret=interpret,
-        name="conv2d",
-    )(phases, windows)
-    return y.transpose(0, 2, 3, 1, 4).reshape(x.shape[0], *size, w.shape[3])
-
-
-def split_into_phases(x, taps, size, stride, padding, dilation, input_dilation, groups):
-    """(batch, height, width, in) as (batch, group, phase, phase, height / stride, width / stride, channels).
-
-    On the way it is padded, cropped and dilated, and cut or filled to the pixels that the windows read.
-    """
-    lengths = [(k - 1) * d // s + m for k, d, s, m in zip(taps, dilation, stride, size)]
-    edges = [
-        (lo, n * s - lo - dilated(pixels, a), a - 1)
-        for n, s, (lo, _), pixels, a in zip(lengths, stride, padding, x.shape[1:3], input_dilation)
-    ]
-    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
-    x = x.reshape(x.shape[0], lengths[0], stride[0], lengths[1], stride[1], groups, x.shape[3] // groups)
-    return x.transpose(0, 5, 2, 4, 1, 3, 6)
-
-
-def refuse_on_tpu(in_blocks, out_block, dtype, sums, interpret):
-    if interpret is not False:
-        return
-    if sums != jnp.float32:
-        raise Unsupported(
-            f"conv2d's Pallas kernel adds up in float32 on a TPU, and this sum is in {sums}: "
-            "use implementation='xla'."
-        )
-    # Memory holds tiles of 8 by 128, so the last two axes count as what they are rounded up to.
-    tiles = [
-        math.prod(rest) * -(-rows // 8) * -(-lanes // 128) for *rest, rows, lanes in (*in_blocks, out_block)
-    ]
-    need = 2 * sum(tiles) * 8 * 128 * dtype.itemsize
-    if need > MEMORY:
-        raise Unsupported(
-            f"conv2d's Pallas kernel keeps a whole image and window in a TPU's memory, and these need "
-            f"{need} bytes of {MEMORY}: use implementation='xla'."
-        )
-
-
 # The table of contents --------------------------------------------------------------------------------------
 
 conv2d_p.def_impl(eager(conv2d_p))
@@ -485,5 +313,5 @@ OPERATOR = Operator(
     conv2d_reference,
     conv2d_p,
     {"x": {"batch": 2, "height": 8, "width": 8, "in": 4}, "w": {"height": 3, "width": 3, "in": 4, "out": 8}},
-    "y[b, i, j, o] = sum over u, v, c of x[b, i + u, j + v, c] w[u, v, c, o]",
+    "y[i, j] = sum_uv x[i + u, j + v] w[u, v]",
 )

@@ -7,14 +7,15 @@ The variance is the mean of (x - mu)^2, in a second pass. E[x^2] - E[x]^2 needs 
 difference of large numbers for rows far from zero: in float32 a row near 1449 loses its variance wholly, and
 where rounding makes it negative the root is NaN.
 
-The mean itself is taken of x - x_0, where x_0 is the row's first element. A sum of n equal numbers, divided
-by n, is not always that number; the error is tiny beside mu, but not beside a variance of 0. With x_0 gone a
+The mean itself is taken of x - m, where m is the row's largest element. A sum of n equal numbers, divided by
+n, is not always that number; the error is tiny beside mu, but not beside a variance of 0. With m gone a
 constant row is a row of exact zeros, and gives exactly the bias. Any element of the row would do: no
-difference within a row exceeds sqrt(2 n var), so what x - x_0 is rounded by stays small beside sqrt(var).
+difference within a row exceeds sqrt(2 n var), so what x - m is rounded by stays small beside sqrt(var). The
+largest can be found where a row is cut over several devices, too.
 
 float16 and bfloat16 are computed in float32 and rounded once, in the gradient too.
 
-Cost for r rows of n: 8 r n FLOPs (3 for x - x_0, its mean and x - mu, 2 for the variance, 1 to divide by the
+Cost for r rows of n: 9 r n FLOPs (4 for m, x - m, its mean and x - mu, 2 for the variance, 1 to divide by the
 root, 2 for scale and bias); 2 r n itemsize bytes if x is read once and y written once. There is little
 arithmetic, so what counts is that all the passes are one kernel.
 """
@@ -40,6 +41,7 @@ from .operator import (
     lower,
     normal_axes,
 )
+from .sums import wide
 
 # The operator ---------------------------------------------------------------------------------------------
 #   Operands: x, then scale and bias if there are any. `batch_dims` leading axes of x lead scale and bias too;
@@ -97,7 +99,7 @@ def with_gaps(operands, has_scale, has_bias):
 
 def layer_norm_reference(x, scale=None, bias=None, *, axis=-1, eps=1e-5, batch_dims=0):
     axes = normal_axes("layer_norm", axis, x.ndim)
-    d, r = deviation(x.astype(wide(x)), axes, eps)
+    d, r = deviation(x.astype(wide(x.dtype)), axes, eps)
     y = d * r
     y = y if scale is None else y * beside(x, scale, axes, batch_dims)
     y = y if bias is None else y + beside(x, bias, axes, batch_dims)
@@ -106,20 +108,15 @@ def layer_norm_reference(x, scale=None, bias=None, *, axis=-1, eps=1e-5, batch_d
 
 def deviation(x, axes, eps):
     """x - mu, and r = 1 / sqrt(var + eps) with the normalised axes kept as ones."""
-    first = tuple(slice(1) if a in axes else slice(None) for a in range(x.ndim))
-    # mu moves with x_0, so x_0 cancels in x - mu, and so does its derivative: it is left out.
-    d = x - jax.lax.stop_gradient(x[first])
+    # mu moves with m, so m cancels in x - mu, and so does its derivative: it is left out.
+    d = x - jax.lax.stop_gradient(x.max(axes, keepdims=True, initial=-jnp.inf))
     d = d - d.mean(axes, keepdims=True)
     return d, jax.lax.rsqrt((d * d).mean(axes, keepdims=True) + eps)
 
 
 def beside(x, a, axes, batch_dims):
     """scale or bias `a` with the rank of x, to be multiplied with it or added to it, in the wide dtype."""
-    return jnp.expand_dims(a, [i for i in range(batch_dims, x.ndim) if i not in axes]).astype(wide(x))
-
-
-def wide(x):
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return jnp.expand_dims(a, [i for i in range(batch_dims, x.ndim) if i not in axes]).astype(wide(x.dtype))
 
 
 # What shape it has ----------------------------------------------------------------------------------------
@@ -145,7 +142,7 @@ def layer_norm_jvp(primals, tangents, *, has_scale, has_bias, axes, eps, batch_d
     x, scale, bias = with_gaps(primals, has_scale, has_bias)
     dx, dscale, dbias = with_gaps(tangents, has_scale, has_bias)
     xhat = layer_norm_p.bind(
-        x.astype(wide(x)),
+        x.astype(wide(x.dtype)),
         has_scale=False,
         has_bias=False,
         axes=axes,
@@ -158,8 +155,8 @@ def layer_norm_jvp(primals, tangents, *, has_scale, has_bias, axes, eps, batch_d
     y = (xhat * scale + (0 if bias is None else beside(x, bias, axes, batch_dims))).astype(x.dtype)
     terms = []
     if not is_zero(dx):
-        _, r = deviation(x.astype(wide(x)), axes, eps)
-        dx = dx.astype(wide(x))
+        _, r = deviation(x.astype(wide(x.dtype)), axes, eps)
+        dx = dx.astype(wide(x.dtype))
         mean = lambda a: a.mean(axes, keepdims=True)
         terms.append(r * (dx - mean(dx) - xhat * mean(xhat * dx)) * scale)
     if has_scale and not is_zero(dscale):
@@ -205,8 +202,8 @@ LONGEST_ROW = 1 << 17  # then eight rows, the fewest a TPU takes, are 4 MiB
 
 def layer_norm_kernel(x_ref, *refs, has_scale, has_bias, eps):
     *given, y_ref = refs
-    x = x_ref[...].astype(wide(x_ref))
-    d = x - x[:, :1]
+    x = x_ref[...].astype(wide(x_ref.dtype))
+    d = x - x.max(-1, keepdims=True)
     d = d - d.mean(-1, keepdims=True)
     y = d * jax.lax.rsqrt((d * d).mean(-1, keepdims=True) + eps)
     y = y * given[0][...].astype(y.dtype) if has_scale else y
@@ -260,5 +257,5 @@ OPERATOR = Operator(
     layer_norm_reference,
     layer_norm_p,
     {"x": {"batch": 8, "features": 32}, "scale": {"features": 32}, "bias": {"features": 32}},
-    "y = (x - mean x) / sqrt(var x + eps) * scale + bias",
+    "y = (x - mean) / sqrt(var + eps) * scale + bias",
 )

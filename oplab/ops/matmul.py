@@ -18,18 +18,15 @@ here it has the most arithmetic for each byte: k / 6 FLOPs a byte for square flo
 
 from __future__ import annotations
 
-import math
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 
 from .._jax import ad, batching, convert, eager, hlo, is_zero, mlir, same_axes, zero_like
-from .operator import TPU_TYPES, Operator, Unsupported, by_pallas, check_implementation, lower
+from .matmul_kernel import matmul_on_hopper, matmul_pallas
+from .operator import Operator, by_pallas, check_implementation, lower
+from .sums import kind, preferred_dtype, sum_dtype
 
 # The operator -----------------------------------------------------------------------------------------------
 
@@ -52,7 +49,7 @@ def matmul(a, b, *, preferred_element_type=None, implementation=None):
     if preferred_element_type is None:
         dtype = jnp.result_type(a, b)
     else:
-        dtype = preferred_dtype(a, b, preferred_element_type)
+        dtype = preferred_dtype("matmul", jnp.result_type(a, b), preferred_element_type)
         a, b = a.astype(a.dtype), b.astype(b.dtype)  # not weakly typed any more: the dtype is asked for
     c = product(
         arranged(a, [*shared, *of_a, *range(min(a.ndim, 2))]),
@@ -97,31 +94,7 @@ def arranged(x, order):
     return lax.squeeze(lax.transpose(x, (*dropped, *kept)), range(len(dropped)))
 
 
-# Which dtypes: of the result, of the sums, and of the numbers that are multiplied ---------------------------
-
-KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)  # each holds the one before
-
-
-def kind(dtype):
-    return next(i for i, of_kind in enumerate(KINDS) if jnp.issubdtype(dtype, of_kind))
-
-
-def preferred_dtype(a, b, preferred):
-    dtype = jax.eval_shape(lambda: jnp.empty((), preferred)).dtype  # as JAX allows it: without x64, it warns
-    natural = jnp.result_type(a, b)
-    shorter = kind(dtype) == kind(jnp.int32) == kind(natural) and dtype.itemsize < natural.itemsize
-    if kind(dtype) < kind(natural) or shorter:
-        raise TypeError(
-            f"matmul expects a preferred_element_type that can hold products of {a.dtype} and {b.dtype}, got "
-            f"{dtype}: convert the result instead, with .astype(jnp.{dtype})."
-        )
-    return dtype
-
-
-def sums(multiplied, dtype):
-    """float32 at least, for floating-point numbers."""
-    wide = jnp.promote_types(multiplied, dtype) if kind(dtype) > kind(jnp.int32) else jnp.dtype(dtype)
-    return jnp.promote_types(wide, jnp.float32) if kind(wide) == kind(jnp.float32) else wide
+# In which dtype the numbers are multiplied ------------------------------------------------------------------
 
 
 def multiplied(a, b, dtype):
@@ -129,9 +102,9 @@ def multiplied(a, b, dtype):
 
     The machine has units that multiply int8 or bfloat16 and sum in 32 bits.
     """
-    wide = sums(jnp.promote_types(a, b), dtype)
-    exact = a == b and kind(a) == kind(wide) and jnp.promote_types(a, wide) == wide and wide.itemsize <= 4
-    return a if exact else wide
+    total = sum_dtype(jnp.promote_types(a, b), dtype)
+    exact = a == b and kind(a) == kind(total) and jnp.promote_types(a, total) == total and total.itemsize <= 4
+    return a if exact else total
 
 
 # What it means ----------------------------------------------------------------------------------------------
@@ -140,8 +113,8 @@ def multiplied(a, b, dtype):
 def matmul_reference(a, b, *, preferred_element_type=None):
     a, b = jnp.asarray(a), jnp.asarray(b)
     dtype = preferred_element_type or jnp.result_type(a, b)
-    wide = sums(jnp.result_type(a, b), dtype)
-    return jnp.matmul(a.astype(wide), b.astype(wide), precision="highest").astype(dtype)
+    total = sum_dtype(jnp.result_type(a, b), dtype)
+    return jnp.matmul(a.astype(total), b.astype(total), precision="highest").astype(dtype)
 
 
 # The product of groups: what derivatives and batching are made of -------------------------------------------
@@ -160,8 +133,7 @@ def dimension_numbers(a, b, batch, inner):
     return (range(a.ndim - inner, a.ndim), range(batch, batch + inner)), (first, first)
 
 
-# What shape it has: (*batch, *rows, *columns). lax's own rule says how it is sharded
-# ------------------------------------------------------------------------------------------------------------
+# What shape it has: (*batch, *rows, *columns). lax's own rule says how it is sharded ------------------------
 
 
 def matmul_shape(a, b, *, batch, inner, dtype, sharding, implementation):
@@ -214,8 +186,7 @@ def sharding_of(aval):
     return None if aval.sharding.mesh.empty else aval.sharding
 
 
-# How it batches: two mapped operands have a batch axis more, one alone has rows or columns more
-# ------------------------------------------------------------------------------------------------------------
+# How it batches: two mapped operands have a batch axis more, one alone has rows or columns more -------------
 
 
 def matmul_batch(operands, dims, *, batch, inner, sharding, **params):
@@ -234,8 +205,7 @@ def matmul_batch(operands, dims, *, batch, inner, sharding, **params):
     return matmul_p.bind(a, b, batch=batch, inner=inner, sharding=sharding, **params), out
 
 
-# How it becomes StableHLO: dot_general, which sums in the dtype of its result, and a conversion
-# ------------------------------------------------------------------------------------------------------------
+# How it becomes StableHLO: dot_general, which sums in the dtype of its result, and a conversion -------------
 
 
 def matmul_stablehlo(ctx, a, b, *, batch, inner, dtype, sharding):
@@ -247,88 +217,9 @@ def matmul_stablehlo(ctx, a, b, *, batch, inner, dtype, sharding):
         lhs_contracting_dimensions=list(inner_a),
         rhs_contracting_dimensions=list(inner_b),
     )
-    wide = c_aval.update(dtype=sums(a_aval.dtype, dtype))
-    c = hlo.dot_general(mlir.aval_to_ir_type(ctx.module_context, wide), a, b, numbers)
-    return [convert(ctx, c, wide, dtype)[0]]
-
-
-# How it runs on the chip ------------------------------------------------------------------------------------
-#   Each group becomes one axis: a (batch, m, k), b (batch, k, n). The grid is (batch, m, n, k), in blocks;
-#   the
-#   last axis runs fastest, so all the programs of one block of c follow each other and add to one
-#   accumulator,
-#   which stays in the chip's own memory. Where k does not fill its last block, what is read beyond the edge
-#   is
-#   undefined and would enter every sum, so it is replaced by 0 in both operands (0 times NaN is NaN). Beyond
-#   m
-#   and n no mask is needed: what is written there is dropped.
-
-BLOCK = 512  # along m, n and k: (512, 512) of float32 are 1 MiB; a, b and c twice, and the accumulator, 7 MiB
-
-
-def matmul_kernel(a_ref, b_ref, c_ref, sum_ref, *, k):
-    step = pl.program_id(3)
-
-    @pl.when(step == 0)
-    def _():
-        sum_ref[...] = jnp.zeros_like(sum_ref)
-
-    a, b = a_ref[0], b_ref[0]
-    depth = a.shape[1]
-    if k % depth:
-        left = k - step * depth
-        a = jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, 1) < left, a, jnp.zeros_like(a))
-        b = jnp.where(lax.broadcasted_iota(jnp.int32, b.shape, 0) < left, b, jnp.zeros_like(b))
-    sum_ref[...] += jnp.dot(a, b, preferred_element_type=sum_ref.dtype)
-
-    @pl.when(step == pl.num_programs(3) - 1)
-    def _():
-        c_ref[...] = sum_ref[...].astype(c_ref.dtype)[None]
-
-
-def matmul_pallas(a, b, *, batch, inner, dtype, sharding, interpret=False):
-    if not jnp.issubdtype(a.dtype, jnp.floating):
-        raise Unsupported(
-            f"matmul's Pallas kernel multiplies floating-point numbers, not {a.dtype}: "
-            "use implementation='xla'."
-        )
-    if interpret is False and str(dtype) not in TPU_TYPES:
-        raise Unsupported(f"matmul's Pallas kernel gives no {dtype} on a TPU: use implementation='xla'.")
-    a, b, shape = as_matrices(a, b, batch, inner)
-    (groups, m, k), n = a.shape, b.shape[2]
-    if 0 in (groups, m, k, n):
-        return jnp.zeros(shape, dtype)
-    height, width, depth = min(BLOCK, m), min(BLOCK, n), min(BLOCK, k)
-    c = pl.pallas_call(
-        partial(matmul_kernel, k=k),
-        grid=(groups, pl.cdiv(m, height), pl.cdiv(n, width), pl.cdiv(k, depth)),
-        in_specs=[
-            pl.BlockSpec((1, height, depth), lambda g, i, j, step: (g, i, step)),
-            pl.BlockSpec((1, depth, width), lambda g, i, j, step: (g, step, j)),
-        ],
-        out_specs=pl.BlockSpec((1, height, width), lambda g, i, j, step: (g, i, j)),
-        out_shape=jax.ShapeDtypeStruct((groups, m, n), dtype),
-        scratch_shapes=[pltpu.VMEM((height, width), sums(a.dtype, dtype))],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 3 + ("arbitrary",)),
-        interpret=interpret,
-        name="matmul",
-    )(a, b)
-    return c.reshape(shape)
-
-
-def matmul_hopper(a, b, *, batch, inner, dtype, sharding):
-    from .matmul_hopper import matmul_hopper  # imports Mosaic GPU, which only this needs
-
-    a, b, shape = as_matrices(a, b, batch, inner)
-    return matmul_hopper(a, b, out_dtype=dtype).reshape(shape)
-
-
-def as_matrices(a, b, batch, inner):
-    """a as (batch, m, k), b as (batch, k, n), and the shape of their product (*batch, *rows, *columns)."""
-    shared, rows, depth = a.shape[:batch], a.shape[batch : a.ndim - inner], a.shape[a.ndim - inner :]
-    columns = b.shape[batch + inner :]
-    groups, m, k, n = map(math.prod, (shared, rows, depth, columns))
-    return a.reshape(groups, m, k), b.reshape(groups, k, n), (*shared, *rows, *columns)
+    total = c_aval.update(dtype=sum_dtype(a_aval.dtype, dtype))
+    c = hlo.dot_general(mlir.aval_to_ir_type(ctx.module_context, total), a, b, numbers)
+    return [convert(ctx, c, total, dtype)[0]]
 
 
 # The table of contents --------------------------------------------------------------------------------------
@@ -338,7 +229,7 @@ matmul_p.def_abstract_eval(matmul_shape)
 ad.primitive_jvps[matmul_p] = matmul_jvp
 ad.primitive_transposes[matmul_p] = matmul_transpose
 batching.primitive_batchers[matmul_p] = matmul_batch
-lower(matmul_p, xla=matmul_stablehlo, pallas=by_pallas(matmul_pallas, cuda=matmul_hopper))
+lower(matmul_p, xla=matmul_stablehlo, pallas=by_pallas(matmul_pallas, cuda=matmul_on_hopper))
 
 OPERATOR = Operator(
     "matmul",

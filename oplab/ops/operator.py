@@ -46,9 +46,8 @@ class Operator:
 
 # The map ----------------------------------------------------------------------------------------------------
 
-MAP: dict[
-    str, dict[str, dict[str, Callable]]
-] = {}  # primitive -> implementation -> platform or "any" -> rule
+# primitive -> implementation -> platform or "any" -> rule
+MAP: dict[str, dict[str, dict[str, Callable]]] = {}
 
 
 def lower(primitive: Primitive, best: Callable | None = None, **implementations: Any) -> None:
@@ -103,7 +102,8 @@ TPU_TYPES = {"float32", "bfloat16", "int32", "uint32", "bool"}  # what Mosaic co
 def by_pallas(launcher: Callable, multiple_results: bool = False, **others: Callable) -> dict[str, Callable]:
     """The entries of a Pallas kernel: compiled by Mosaic on TPU, run by Pallas' interpreter on CPU.
 
-    launcher(*operands, interpret, **params). `others` are launchers for further platforms.
+    launcher(*operands, interpret, **params). `others` are launchers for further platforms. An entry keeps its
+    launcher, since whoever reads the kernel needs it before it is lowered.
     """
 
     def on_tpu(*operands: Any, **params: Any) -> Any:
@@ -116,8 +116,13 @@ def by_pallas(launcher: Callable, multiple_results: bool = False, **others: Call
         with jax.enable_x64(False):  # a literal 0 in an index map would be an int64, which Mosaic refuses
             return launcher(*operands, interpret=False, **params)
 
+    def entry(f: Callable) -> Callable:
+        rule = mlir.lower_fun(f, multiple_results)
+        rule.launcher = f
+        return rule
+
     by_platform = {"cpu": partial(launcher, interpret=True), "tpu": on_tpu, **others}
-    return {platform: mlir.lower_fun(f, multiple_results) for platform, f in by_platform.items()}
+    return {platform: entry(f) for platform, f in by_platform.items()}
 
 
 # Checks that every operator makes before it binds -----------------------------------------------------------

@@ -48,6 +48,7 @@ from .operator import (
     lower,
     normal_axes,
 )
+from .sums import wide
 
 # The operator ---------------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ def softmax(x, *, axis=-1, where=None, implementation=None):
 
 
 def softmax_reference(x, *, axis=-1, where=None):
-    x, dtype = x.astype(jnp.promote_types(x.dtype, jnp.float32)), x.dtype
+    x, dtype = x.astype(wide(x.dtype)), x.dtype
     x = x if where is None else jnp.where(where, x, -jnp.inf)
     e = jnp.exp(x - x.max(axis, keepdims=True, initial=-jnp.inf))
     e = e if where is None else jnp.where(where, e, 0)
@@ -111,12 +112,12 @@ def softmax_shape(x, *where, axes, implementation):
 
 def softmax_jvp(primals, tangents, *, axes, implementation):
     (x, *where), dx = primals, tangents[0]
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    y = softmax_p.bind(x.astype(wide), *where, axes=axes, implementation=implementation)
+    dtype = wide(x.dtype)
+    y = softmax_p.bind(x.astype(dtype), *where, axes=axes, implementation=implementation)
     if is_zero(dx):
         y = y.astype(x.dtype)
         return y, zero_like(y)
-    dx = jnp.where(where[0], dx, 0).astype(wide) if where else dx.astype(wide)
+    dx = jnp.where(where[0], dx, 0).astype(dtype) if where else dx.astype(dtype)
     dy = y * (dx - (y * dx).sum(axes, keepdims=True))
     return y.astype(x.dtype), dy.astype(x.dtype)
 
@@ -134,7 +135,7 @@ def softmax_batch(operands, dims, *, axes, implementation):
 
 def softmax_stablehlo(ctx, x, *where, axes):
     narrow, *_ = ctx.avals_in
-    x, aval = convert(ctx, x, narrow, np.promote_types(narrow.dtype, np.float32))
+    x, aval = convert(ctx, x, narrow, wide(narrow.dtype))
     kept = tuple(d for d in range(aval.ndim) if d not in axes)
     row = aval.update(shape=tuple(aval.shape[d] for d in kept))
 
@@ -178,7 +179,7 @@ LONGEST_ROW = 1 << 17  # then eight rows, the fewest a TPU takes, are 4 MiB
 
 def softmax_kernel(x_ref, *refs):
     *where_ref, y_ref = refs
-    x = x_ref[...].astype(jnp.promote_types(x_ref.dtype, jnp.float32))
+    x = x_ref[...].astype(wide(x_ref.dtype))
     where = where_ref[0][...] != 0 if where_ref else None
     x = x if where is None else jnp.where(where, x, -jnp.inf)
     e = jnp.exp(x - x.max(-1, keepdims=True))

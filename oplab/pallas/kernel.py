@@ -23,7 +23,8 @@ class Kernel:
     id: "k0", "k1", ... in the order of the equations. equation: the path of its own, as in the jaxpr stage.
     grid: its axes, None for one whose size is not known before the run; None for a kernel without blocks.
     semantics: one word for each axis, "parallel" or "arbitrary"; () when nothing was declared.
-    eqn, place: the equation and the jaxpr it stands in.
+    eqn, place: the equation and the jaxpr it stands in. asked: the equation that asked for it, which may be
+    one of oplab's operators.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Kernel:
     equation: str
     eqn: Any
     place: Place
+    asked: Any
     grid: tuple[int | None, ...] | None = None
     operands: tuple[Operand, ...] = ()
     semantics: tuple[str, ...] = ()
@@ -73,12 +75,12 @@ class Kernel:
         return ""
 
 
-def kernel_of(id: str, path: str, eqn: Any, place: Place) -> Kernel:
+def kernel_of(id: str, path: str, eqn: Any, place: Place, asked: Any) -> Kernel:
     """The kernel of an equation."""
     name = eqn.params.get("name") or _source(eqn).split(" at ")[0]
     if eqn.primitive.name != "pallas_call" or eqn.params.get("mesh") is not None or _other_ids(eqn):
-        return Kernel(id, name, path, eqn, place)
-    return Kernel(id, name, path, eqn, place, _grid(eqn, place), operands(eqn), _semantics(eqn))
+        return Kernel(id, name, path, eqn, place, asked)
+    return Kernel(id, name, path, eqn, place, asked, _grid(eqn, place), operands(eqn), _semantics(eqn))
 
 
 def _other_ids(eqn: Any) -> bool:
@@ -111,9 +113,9 @@ def _semantics(eqn: Any) -> tuple[str, ...]:
     return tuple("parallel" if axis in mapping.vmapped_dims else next(words, "arbitrary") for axis in axes)
 
 
-def where(eqn: Any) -> tuple[str | None, int | None]:
+def where(eqn: Any, asked: Any) -> tuple[str | None, int | None]:
     """The line that asked for the kernel; if that is the caller's, the line at which the kernel begins."""
-    for frame in _jax.frames(eqn):
+    for frame in _jax.frames(asked)[-1:] if asked is not eqn else _jax.frames(eqn):
         return _file(frame.file), frame.line
     file, _, line = _source(eqn).partition(" at ")[2].rpartition(":")
     return (_file(file), int(line)) if line.isdigit() else (None, None)

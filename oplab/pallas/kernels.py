@@ -46,7 +46,7 @@ def _row(kernel: Kernel) -> tuple:
         signature(kernel.operands),
         kernel.semantics,
         kernel.equation,
-        *where(kernel.eqn),
+        *where(kernel.eqn, kernel.asked),
         kernel.unknown,
     )
 
@@ -129,11 +129,16 @@ def _name(f: Callable) -> str:
     return getattr(f, "__name__", None) or type(f).__name__
 
 
-def _equations(place: Place, prefix: str) -> Iterator[tuple[str, Any, Place]]:
+def _equations(place: Place, prefix: str) -> Iterator[tuple[str, Any, Place, Any]]:
+    """Path, equation and place of each kernel, and the equation that the user's line wrote."""
     for i, eqn in enumerate(_jax.open_jaxpr(place.jaxpr).eqns):
         path = f"{prefix}e{i}"
         if eqn.primitive.name == "pallas_call" or eqn.primitive.name in WITHOUT_BLOCKS:
-            yield path, eqn, place
+            yield path, eqn, place, eqn
+            continue
+        if eqn.params.get("implementation") == "pallas" and (body := body_of_call(eqn)) is not None:
+            # Its launcher is in no jaxpr before it is lowered: the operator is what stands there.
+            yield from ((path, inner, at, eqn) for _, inner, at, _ in _equations(Place(body, place, eqn), ""))
             continue
         for key, body in _jax.sub_jaxprs(eqn.params):
             yield from _equations(Place(body, place, eqn, key), f"{path}.{key}.")

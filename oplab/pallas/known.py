@@ -8,6 +8,7 @@ equations that lead to them are computed on the CPU, and no others. What depends
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,20 +17,11 @@ import jax
 import numpy as np
 
 from .. import _jax
+from ..ops.operator import MAP
+from ..trips import CALLS
 
-# Equations that run one jaxpr once, on their own operands in their own order.
-CALLS = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vmap_call",
-}
+# Of the plain calls, those whose jaxpr does not take the equation's operands one by one.
+OTHERWISE = {"linear_call", "run_state", "run_scoped", "call_hi_primitive"}
 LARGEST = 2**20  # elements of an array in such arithmetic; what is larger is data, and data is not touched
 
 
@@ -72,12 +64,23 @@ def values(place: Place, atoms: Sequence[Any]) -> list[Any]:
 
 
 def body_of_call(eqn: Any) -> Any | None:
-    """The jaxpr that a plain call runs, or None for any other equation."""
-    if eqn.primitive.name not in CALLS:
-        return None
-    body = next((body for _, body in _jax.sub_jaxprs(eqn.params)), None)
-    same = body is not None and len(_jax.open_jaxpr(body).invars) == len(eqn.invars)
+    """The jaxpr that a plain call runs, or None for any other equation.
+
+    One of oplab's operators, asked to run as its Pallas kernel, is a call of the launcher of that kernel.
+    """
+    name = eqn.primitive.name
+    if name in MAP and eqn.params.get("implementation") == "pallas":
+        return _launched(name, tuple(v.aval for v in eqn.invars), tuple(sorted(eqn.params.items())))
+    body = None if name in OTHERWISE else eqn.params.get(CALLS.get(name))
+    same = _jax.is_jaxpr(body) and len(_jax.open_jaxpr(body).invars) == len(eqn.invars)
     return body if same else None
+
+
+@functools.lru_cache(maxsize=256)
+def _launched(operator: str, avals: tuple, params: tuple) -> Any:
+    launcher = MAP[operator]["pallas"]["cpu"].launcher
+    given = {key: value for key, value in params if key != "implementation"}
+    return jax.make_jaxpr(functools.partial(launcher, **given))(*avals)
 
 
 def _arguments(place: Place, wanted: Sequence[int]) -> list[Any]:
