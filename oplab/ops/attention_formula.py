@@ -72,7 +72,8 @@ def over_queries(p, a, kv_heads):
 
 
 def scores(q, k, bias, scale):
-    s = over_features(q, k) * scale
+    # Into q where that costs no bits: then no product stands before s - lse (softmax.py says why).
+    s = over_features(q * scale, k) if wide(q.dtype) == q.dtype else over_features(q, k) * scale
     return s if bias is None else s + bias.astype(s.dtype)
 
 

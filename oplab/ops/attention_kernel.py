@@ -140,11 +140,16 @@ def _forward_kernel(
 def scores(given: Operands, i, j, kv_len, tiling: Tiling, scale: float) -> jax.Array:
     """S of block (i, j): (block_q, block_k), -inf where a query does not see a key or one of them is no more.
 
-    The `where` has a second use. It stands between the product with scale and the subtraction of m, so that
-    no compiler can contract the two into one fused operation: S would be rounded in one place and not in
-    another, and from scores of 1e8 on the exp of the difference would be anything.
+    scale is multiplied into Q, not into the product. From a product with scale and the subtraction of m a
+    compiler may make one fused operation: S would be rounded in one place and not in another, and from scores
+    of 1e8 on the exp of the difference would be anything. Only bfloat16 has to stay as it is, for the matrix
+    unit, so there the danger remains on machines that fuse (TPUs do not).
     """
-    S = product(given.q[...], given.k[...], (1, 1)) * scale
+    Q, K = given.q[...], given.k[...]
+    if Q.dtype == K.dtype == jnp.bfloat16:
+        S = product(Q, K, (1, 1)) * scale
+    else:
+        S = product(Q.astype(wide_dtype(Q, K)) * scale, K, (1, 1))
     if given.bias is not None:
         S += given.bias[...].astype(S.dtype)
     t = i * tiling.block_q + lax.broadcasted_iota(jnp.int32, (S.shape[0], 1), 0)
