@@ -17,7 +17,7 @@ from oplab.cost import flops  # noqa: F401 (read by the cases)
 
 CAUSAL_ALIGN = "top_left"
 EMPTY_ROW = "zero"
-IMPLEMENTATION = os.environ.get("OPLAB_IMPLEMENTATION")  # None: the best one
+IMPLEMENTATION = os.environ.get("OPLAB_IMPLEMENTATION") or None  # None: the best one
 
 
 def relu(x):

@@ -182,7 +182,8 @@ def softmax_kernel(x_ref, *refs):
     x = x_ref[...].astype(wide(x_ref.dtype))
     where = where_ref[0][...] != 0 if where_ref else None
     x = x if where is None else jnp.where(where, x, -jnp.inf)
-    e = jnp.exp(x - x.max(-1, keepdims=True))
+    x = x - x.max(-1, keepdims=True)
+    e = jnp.exp(x - x.max(-1, keepdims=True))  # twice, as above: the interpreter's steps are fused by XLA too
     e = e if where is None else jnp.where(where, e, 0)
     y = e / e.sum(-1, keepdims=True)
     y_ref[...] = (y if where is None else jnp.where(where, y, 0)).astype(y_ref.dtype)
