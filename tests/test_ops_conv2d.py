@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from oplab.ops import Unsupported
 
@@ -185,3 +187,85 @@ def test_complex_numbers_and_booleans_are_refused():
     for dtype in (jnp.complex64, bool):
         with pytest.raises(TypeError, match="expects real numbers"):
             conv2d(jnp.ones((1, 4, 4, 1), dtype), jnp.ones((3, 3, 1, 2), dtype))
+
+
+# Axes that are cut over devices, and sizes that are not known -----------------------------------------------
+
+
+@implementations
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("cut_x, cut_w", [(0, None), (3, None), (None, 2), (None, 3), (0, 3), (3, 2)])
+def test_gradients_on_a_mesh_with_explicit_axes(implementation, groups, cut_x, cut_w):
+    """Batch or features, cut over two devices: the gradients are those of one device, cut as the operands."""
+    x, w = normal(2, 5, 4, 8), normal(3, 3, 8 // groups, 4)
+
+    def loss(x, w):
+        y = conv2d(x, w, stride=2, padding=1, groups=groups, implementation=implementation)
+        return (y**2).sum()
+
+    want = jax.grad(loss, (0, 1))(x, w)
+    mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x, w = (
+            jax.device_put(a, NamedSharding(mesh, P(*("devices" if i == cut else None for i in range(4)))))
+            for a, cut in ((x, cut_x), (w, cut_w))
+        )
+        got = jax.jit(jax.grad(loss, (0, 1)))(x, w)
+    for a, b, operand in zip(got, want, (x, w), strict=True):
+        np.testing.assert_allclose(a, b, 1e-4, 1e-4)
+        assert a.sharding.is_equivalent_to(operand.sharding, 4)
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("cut", [0, 1, 4])  # the mapped axis, that of the batch (height for w), the features
+def test_vmap_on_a_mesh_with_explicit_axes(mapped, groups, cut):
+    x, w = normal(2, 2, 5, 4, 8), normal(2, 2, 2, 8 // groups, 4)
+    x, w = (a if d == 0 else a[0] for a, d in zip((x, w), mapped, strict=True))
+
+    def loss(x, w):
+        return (jax.vmap(lambda x, w: conv2d(x, w, groups=groups), mapped)(x, w) ** 2).sum()
+
+    want = jax.value_and_grad(loss, (0, 1))(x, w)
+    mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        spec = P(*("devices" if i == cut else None for i in range(5)))
+        x, w = (
+            jax.device_put(a, NamedSharding(mesh, spec if d == 0 else P()))
+            for a, d in zip((x, w), mapped, strict=True)
+        )
+        got = jax.jit(jax.value_and_grad(loss, (0, 1)))(x, w)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-4), got, want)
+
+
+def exported(f, sizes, constraints=()):
+    h, q = export.symbolic_shape(sizes, constraints=constraints)
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, h, q, 4), (3, 3, 4, 8))]
+    return export.deserialize(export.export(jax.jit(f))(*shapes).serialize())
+
+
+@pytest.mark.parametrize(
+    "sizes, constraints, options",
+    [
+        ("h, q", (), {"padding": "SAME"}),
+        ("h, q", ["h >= 3", "q >= 3"], {"padding": "VALID"}),
+        ("2*h, 2*q", (), {"padding": "SAME", "stride": 2}),
+    ],
+)
+def test_height_and_width_may_be_symbolic(sizes, constraints, options):
+    gradients = jax.grad(lambda x, w: (conv2d(x, w, **options) ** 2).sum(), (0, 1))
+    x, w = normal(2, 8, 6, 4), normal(3, 3, 4, 8)
+    got = exported(gradients, sizes, constraints).call(x, w)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-4), got, gradients(x, w))
+
+
+@pytest.mark.parametrize(
+    "sentence, options",
+    [
+        ("the constraint 'h - 3 >= 0'", {}),
+        ("a padding in numbers, got .* such as '2.h'", {"padding": "SAME", "stride": 2}),
+    ],
+)
+def test_symbolic_sizes_that_leave_a_shape_open_are_refused(sentence, options):
+    with pytest.raises(ValueError, match=sentence):
+        exported(lambda x, w: conv2d(x, w, **options), "h, q")

@@ -12,8 +12,8 @@ float16 and bfloat16 products are added up in float32 and rounded once, in the g
 Cost: 2 (batch height_y width_y out) (height_w width_w in / groups) FLOPs, as for the product of two matrices
 of these sizes, which is how the hardware computes it; bytes: x, w and y once each.
 
-Where a window falls, and how arguments may be written, is in conv2d_geometry.py, the kernel for TPUs in
-conv2d_kernel.py.
+Where a window falls, and how arguments may be written, is in conv2d_geometry.py; how features, groups and
+batch change places in conv2d_axes.py; the kernel for TPUs in conv2d_kernel.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
 from .._jax import ad, batching, convert, eager, full, hlo, is_zero, mlir, same_axes, zero_like
-from .conv2d_geometry import dilated, pads, pair, positions, whole
+from .conv2d_axes import batch_as_features, cut_as, merge, names, split, swap_features
+from .conv2d_geometry import check_known, dilated, pads, pair, positions, whole
 from .conv2d_kernel import conv2d_pallas
 from .operator import Operator, by_pallas, check_implementation, lower
 from .sums import preferred_dtype, wide
@@ -123,12 +124,13 @@ def conv2d_reference(x, w, *, stride=1, padding="VALID", dilation=1, groups=1, p
 def conv2d_shape(
     x, w, *, stride, padding, dilation, input_dilation, groups, preferred_element_type, implementation
 ):
+    check_known(padding, x.shape, w.shape)
     size = [
         positions(*axis) for axis in zip(x.shape[1:3], w.shape[:2], stride, padding, dilation, input_dilation)
     ]
     # On a mesh with explicit axes y is cut as x's batch and w's out are; a sum over cut features ends whole.
     batch, out = x.sharding.spec[0], w.sharding.spec[3]
-    spec = PartitionSpec(batch, None, None, None if out == batch else out)
+    spec = PartitionSpec(batch, None, None, None if {*names(out)} & {*names(batch)} else out)
     return x.update(
         shape=(x.shape[0], *size, w.shape[3]),
         dtype=preferred_element_type or x.dtype,
@@ -181,12 +183,6 @@ def conv2d_transpose(
     return (result, None) if for_x else (None, result)
 
 
-def cut_as(aval, result):
-    """On a mesh with explicit axes: an operand's gradient is cut over the devices as the operand is."""
-    right = jax.typeof(result).sharding == aval.sharding
-    return result if right else jax.sharding.reshard(result, aval.sharding)
-
-
 def image_of(g, w, x, stride, padding, dilation, input_dilation, same):
     before = [(k - 1) * d - lo for k, d, (lo, _) in zip(w.shape, dilation, padding)]
     extent = [
@@ -202,13 +198,6 @@ def image_of(g, w, x, stride, padding, dilation, input_dilation, same):
         input_dilation=stride,
         **same,
     )
-
-
-def swap_features(w, groups):
-    """(height, width, in / groups, out) -> (height, width, out / groups, in), each group for itself."""
-    h, q, c, o = w.shape
-    parts = w.reshape(h, q, c, groups, o // groups)
-    return parts.transpose(0, 1, 4, 3, 2).reshape(h, q, o // groups, groups * c)
 
 
 def window_of(g, x, w, stride, padding, dilation, input_dilation, same):
@@ -229,13 +218,6 @@ def window_of(g, x, w, stride, padding, dilation, input_dilation, same):
     return y.transpose(1, 2, 0, 3)
 
 
-def batch_as_features(x, groups):
-    """(batch, height, width, in) -> (in / groups, height, width, groups batch)."""
-    b, h, q, c = x.shape
-    parts = x.reshape(b, h, q, groups, c // groups)
-    return parts.transpose(4, 1, 2, 3, 0).reshape(c // groups, h, q, groups * b)
-
-
 # How it batches ---------------------------------------------------------------------------------------------
 #   Mapped images are more images. Mapped windows make more features out, in each group. If both are mapped,
 #   each image has windows of its own: more groups.
@@ -245,22 +227,22 @@ def conv2d_batch(operands, dims, *, groups, **params):
     (x, w), (dx, dw) = operands, dims
     if dw is None:
         x = jnp.moveaxis(x, dx, 0)
-        y = conv2d_p.bind(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), w, groups=groups, **params)
-        return y.reshape(*x.shape[:2], *y.shape[1:]), 0
-    h, q, c, size, o = (w := jnp.moveaxis(w, dw, 3)).shape
+        y = conv2d_p.bind(merge(x, 0), w, groups=groups, **params)
+        return split(y, 0, *x.shape[:2]), 0
+    w = jnp.moveaxis(w, dw, 3)
+    size, o = w.shape[3:]
     if dx is None:
-        w = w.reshape(h, q, c, size, groups, o // groups).swapaxes(3, 4)
-        y = conv2d_p.bind(x, w.reshape(h, q, c, size * o), groups=groups, **params)
-        y = y.reshape(*y.shape[:3], groups, size, o // groups).swapaxes(3, 4)
-        return y.reshape(*y.shape[:3], size, o), 3
+        w = split(w, 4, groups, o // groups).swapaxes(3, 4)  # (..., groups, size, out / groups)
+        y = conv2d_p.bind(x, merge(merge(w, 4), 3), groups=groups, **params)
+        y = split(split(y, 3, groups * size, o // groups), 3, groups, size)
+        return merge(y.swapaxes(3, 4), 4), 3
     x = jnp.moveaxis(x, dx, 3)
     if size == 0:  # of nothing there are no groups
         one = [jax.ShapeDtypeStruct(a.shape[:3] + a.shape[4:], a.dtype) for a in (x, w)]
         y = jax.eval_shape(partial(conv2d_p.bind, groups=groups, **params), *one)
         return jnp.zeros((*y.shape[:3], 0, o), y.dtype), 3
-    x, w = x.reshape(*x.shape[:3], size * x.shape[4]), w.reshape(h, q, c, size * o)
-    y = conv2d_p.bind(x, w, groups=size * groups, **params)
-    return y.reshape(*y.shape[:3], size, o), 3
+    y = conv2d_p.bind(merge(x, 3), merge(w, 3), groups=size * groups, **params)
+    return split(y, 3, size, o), 3
 
 
 # How it becomes StableHLO: the one op there is for it -------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import index
 
 from jax import lax
+from jax.errors import InconclusiveDimensionOperation
 
 
 def dilated(n, d):
@@ -15,7 +16,25 @@ def dilated(n, d):
 def positions(n, k, stride, padding, dilation, input_dilation=1):
     """On how many positions along one axis does a window of k taps fit into n pixels?"""
     free = dilated(n, input_dilation) + sum(padding) - dilated(k, dilation)
-    return free // stride + 1 if free >= 0 else 0
+    try:
+        return free // stride + 1 if free >= 0 else 0
+    except InconclusiveDimensionOperation:
+        raise ValueError(
+            f"conv2d expects to know whether the window fits into the padded image, got a window of {k} for "
+            f"{n} pixels: give jax.export.symbolic_shape the constraint '{free} >= 0'."
+        ) from None
+
+
+def check_known(padding, image, window):
+    """With symbolic sizes (jax.export) a stride may make the padding depend on them; it must be a number."""
+    for end in (end for ends in padding for end in ends):
+        try:
+            index(end)
+        except TypeError:
+            raise ValueError(
+                f"conv2d, or its gradient, expects a padding in numbers, got {end} for x {list(image)} and "
+                f"w {list(window)}: write symbolic sizes so that the stride divides them, such as '2*h'."
+            ) from None
 
 
 # What a user may write --------------------------------------------------------------------------------------

@@ -18,10 +18,25 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 
-from .._jax import ad, batching, eager, full, hlo, is_zero, zero_like
-from .operator import Operator, by_pallas, check_implementation, lower
+from .._jax import (
+    ad,  # JAX's tables of derivative rules, one entry a primitive
+    batching,  # the same for vmap
+    eager,  # runs a primitive outside of jit: compiles it alone
+    full,  # a StableHLO constant of a given shape
+    hlo,  # the StableHLO ops, one Python function each
+    is_zero,  # is this tangent known to be zero? JAX then makes no array of it
+    zero_like,  # such a zero
+)
+from .operator import (
+    Operator,  # a line of the catalogue
+    by_pallas,  # the kernel as entries for TPU (compiled) and CPU (interpreted)
+    check_implementation,  # refuses a name that is none
+    lower,  # enters implementations into the map that JAX asks when it writes StableHLO
+)
 
-# The operator: a name that jaxprs print -------------------------------------------------------------------
+# The operator: a primitive, which is a name that a jaxpr (JAX's record of a function) prints --------------
+#   It does nothing by itself. The rules below tell JAX what to do with the name: its shape, its derivative,
+#   what vmap makes of it, and the code it becomes. `bind` writes it into the record, or runs it.
 
 relu_p = Primitive("relu")
 
@@ -40,14 +55,14 @@ def relu(x, *, implementation=None):
     return relu_p.bind(x, implementation=implementation)
 
 
-# What it means --------------------------------------------------------------------------------------------
+# What it means, in jax.numpy: every implementation is tested against this ---------------------------------
 
 
 def relu_reference(x):
     return jnp.maximum(x, 0)
 
 
-# What shape it has: shape and dtype of x in, the same out; no value is ever looked at -----------------------
+# What shape it has: x is here its shape and dtype, without a value, and so is y ---------------------------
 
 
 def relu_shape(x, *, implementation):
@@ -57,7 +72,8 @@ def relu_shape(x, *, implementation):
 # How it differentiates ------------------------------------------------------------------------------------
 #   y  = max(x, 0)
 #   dy = dx where x > 0, else 0
-# The tangent is linear in dx, so reverse mode needs no rule of its own: JAX transposes the `where`.
+# This is forward mode (a JVP): the tangent dx, a small change of x, gives dy, that of y. dy is linear in dx,
+# so reverse mode needs no rule of its own: JAX runs the `where` backwards ("transposes" it).
 
 
 def relu_jvp(primals, tangents, *, implementation):
@@ -66,14 +82,16 @@ def relu_jvp(primals, tangents, *, implementation):
     return y, zero_like(y) if is_zero(dx) else jnp.where(x > 0, dx, jnp.zeros_like(dx))
 
 
-# How it batches: elements do not know each other, so a mapped axis is an axis like all others ---------------
+# How it batches: elements do not know each other, so an axis that vmap adds is an axis like all others ----
+#   dims tells, for each operand, which axis that is; the rule returns y and where the axis is in y.
 
 
 def relu_batch(operands, dims, *, implementation):
     return relu_p.bind(*operands, implementation=implementation), dims[0]
 
 
-# How it becomes StableHLO: one op, written by hand ----------------------------------------------------------
+# How it becomes StableHLO, the language that XLA compiles: one op, written by hand ------------------------
+#   ctx knows the shapes and dtypes (avals, for abstract values) of what goes in and out.
 
 
 def relu_stablehlo(ctx, x):
@@ -81,16 +99,14 @@ def relu_stablehlo(ctx, x):
     return [hlo.maximum(x, full(ctx, 0, aval))]
 
 
-# How it runs on the chip, as a Pallas kernel ----------------------------------------------------------------
-#   The array is laid out as rows of 128 numbers, the width of a TPU's vector register. One program takes a
-#   block of rows. The last block may reach over the edge: what it reads there is undefined, what it writes
-#   there
-#   is dropped, and since elements do not know each other, no mask is needed.
+# How it runs on the chip, as a Pallas kernel --------------------------------------------------------------
+#   The array is laid out as rows of 128 numbers, the width of a TPU's vector register. The kernel runs once
+#   for each block of rows (a run is a "program", all runs are the grid), and sees the block as x_ref and
+#   y_ref. The last block may reach over the edge: what it reads there is undefined, what it writes there is
+#   dropped, and since elements do not know each other, no mask is needed.
 
 LANES = 128
-ROWS = (
-    512  # rows in a block: 256 KiB of float32, and a double buffer in and out still fits into a TPU's memory
-)
+ROWS = 512  # in a block: 256 KiB of float32; x and y, each twice (one copied, one in use), are 1 MiB
 
 
 def relu_kernel(x_ref, y_ref):
@@ -102,9 +118,9 @@ def relu_pallas(x, *, interpret=False):
     size = math.prod(x.shape)
     if size == 0:
         return x
-    padded = -(-size // LANES) * LANES
+    padded = pl.cdiv(size, LANES) * LANES  # cdiv divides and rounds up
     rows = jnp.pad(x.reshape(-1), (0, padded - size)).reshape(-1, LANES)
-    block = pl.BlockSpec((min(ROWS, len(rows)), LANES), lambda i: (i, 0))
+    block = pl.BlockSpec((min(ROWS, len(rows)), LANES), lambda i: (i, 0))  # program i takes block i
     y = pl.pallas_call(
         relu_kernel,
         grid=(pl.cdiv(len(rows), ROWS),),
@@ -118,7 +134,7 @@ def relu_pallas(x, *, interpret=False):
     return y.reshape(-1)[:size].reshape(x.shape)
 
 
-# The table of contents: which rule answers which question ---------------------------------------------------
+# The table of contents: which rule answers which question -------------------------------------------------
 
 relu_p.def_impl(eager(relu_p))
 relu_p.def_abstract_eval(relu_shape)

@@ -1,9 +1,9 @@
 """softmax: y_i = exp(x_i - m) / sum_j exp(x_j - m), with m = max_j x_j, over the given axes.
 
 Mathematically m cancels. It is there because exp overflows float32 above 88: with m the largest term is
-exp(0) = 1, so nothing overflows and the sum is at least 1. A row that is all -inf has no largest term and
-gives NaN, in every implementation. Elements left out by `where` count as absent: they are 0 in the result,
-whatever they hold, and a row of which nothing is left is all 0.
+exp(0) = 1, so nothing overflows and the sum is at least 1. A row is what one sum runs over. One that is all
+-inf has no largest term and gives NaN, in every implementation. Elements left out by `where` count as absent:
+they are 0 in the result, whatever they hold, and a row of which nothing is left is all 0.
 
 float16 and bfloat16 are computed in float32 and rounded once, in the gradient too: a float16 sum is stuck at
 2048, and the square of a row's sum, which a textbook gradient divides by, overflows from a sum of 256 on.
@@ -25,30 +25,30 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 
 from .._jax import (
-    ad,
-    batching,
-    broadcast,
-    convert,
-    eager,
-    full,
-    hlo,
-    in_front,
-    ir,
-    is_zero,
-    mlir,
-    same_axes,
-    zero_like,
+    ad,  # JAX's tables of derivative rules
+    batching,  # the same for vmap
+    broadcast,  # a StableHLO value repeated along new axes
+    convert,  # a StableHLO value in another dtype, with its aval (shape and dtype)
+    eager,  # runs a primitive outside of jit
+    full,  # a StableHLO constant
+    hlo,  # the StableHLO ops, one Python function each
+    in_front,  # operands with the axis that vmap adds moved to the front
+    ir,  # MLIR, in which StableHLO is written: its types and blocks
+    is_zero,  # is this tangent known to be zero?
+    mlir,  # from JAX's shapes and dtypes to MLIR's
+    same_axes,  # inside shard_map: operands marked as varying alike
+    zero_like,  # a zero of which no array is made
 )
 from .operator import (
     Operator,
     Unsupported,
-    by_pallas,
+    by_pallas,  # the kernel as entries for TPU (compiled) and CPU (interpreted)
     check_floating,
     check_implementation,
-    lower,
-    normal_axes,
+    lower,  # enters implementations into the map that JAX asks when it writes StableHLO
+    normal_axes,  # axes counted from the front, sorted
 )
-from .sums import wide
+from .sums import wide  # the dtype to compute in: at least float32
 
 # The operator ---------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ def softmax_jvp(primals, tangents, *, axes, implementation):
     return y.astype(x.dtype), dy.astype(x.dtype)
 
 
-# How it batches: a mapped axis moves to the front, and the axes count one further ---------------------------
+# How it batches: a mapped axis moves to the front, and the axes count one further -------------------------
 
 
 def softmax_batch(operands, dims, *, axes, implementation):
@@ -131,15 +131,17 @@ def softmax_batch(operands, dims, *, axes, implementation):
 
 
 # How it becomes StableHLO ---------------------------------------------------------------------------------
+#   There is no op for it: it is written as the formula, with a reduction for the maximum and for the sum. A
+#   reduction is an op with a little function of its own inside, here `join`, which makes one number of two.
 
 
 def softmax_stablehlo(ctx, x, *where, axes):
-    narrow, *_ = ctx.avals_in
+    narrow, *_ = ctx.avals_in  # the aval (shape and dtype) of x as given
     x, aval = convert(ctx, x, narrow, wide(narrow.dtype))
     kept = tuple(d for d in range(aval.ndim) if d not in axes)
     row = aval.update(shape=tuple(aval.shape[d] for d in kept))
 
-    def over_rows(join, x, start):
+    def over_rows(join, x, start):  # the maximum or the sum of each row, repeated along the row
         reduction = hlo.ReduceOp(
             [mlir.aval_to_ir_type(ctx.module_context, row)],
             [x],
@@ -152,7 +154,7 @@ def softmax_stablehlo(ctx, x, *where, axes):
             hlo.return_([join(*body.arguments)])
         return broadcast(ctx, reduction.result, aval, kept)
 
-    def left_out(x, value):
+    def left_out(x, value):  # x, with `value` where `where` is False
         return hlo.select(where[0], x, full(ctx, value, aval)) if where else x
 
     x = left_out(x, -np.inf)
@@ -167,18 +169,17 @@ def softmax_stablehlo(ctx, x, *where, axes):
     return [convert(ctx, y, aval, narrow.dtype)[0]]
 
 
-# How it runs on the chip ------------------------------------------------------------------------------------
-#   The axes become one, the last. One program takes a block of whole rows, so it needs no other program's
-#   result:
-#   read once, write once. The last block may reach over the edge; rows do not know each other, and what is
-#   written beyond the array is dropped, so no mask is needed.
+# How it runs on the chip ----------------------------------------------------------------------------------
+#   The axes become one, the last. One program (one run of the kernel) takes a block of whole rows, so it
+#   needs no other's result: read once, write once. The last block may reach over the edge; rows do not know
+#   each other, and what is written beyond the array is dropped, so no mask is needed.
 
-BLOCK_BYTES = 1 << 20  # of float32 in a block: x, e and y of it, twice, fit into 16 MiB
-LONGEST_ROW = 1 << 17  # then eight rows, the fewest a TPU takes, are 4 MiB
+BLOCK_BYTES = 1 << 20  # of float32 in a block: x, e and y of it, twice, fit into a TPU core's 16 MiB
+LONGEST_ROW = 1 << 17  # elements; then eight rows, the fewest a TPU takes, are 4 MiB
 
 
 def softmax_kernel(x_ref, *refs):
-    *where_ref, y_ref = refs
+    *where_ref, y_ref = refs  # where_ref is empty if there is no `where`
     x = x_ref[...].astype(wide(x_ref.dtype))
     where = where_ref[0][...] != 0 if where_ref else None
     x = x if where is None else jnp.where(where, x, -jnp.inf)
@@ -218,7 +219,7 @@ def softmax_pallas(x, *where, axes, interpret=False):
     return jnp.moveaxis(y.reshape(moved.shape), last, axes)
 
 
-# The table of contents --------------------------------------------------------------------------------------
+# The table of contents ------------------------------------------------------------------------------------
 
 softmax_p.def_impl(eager(softmax_p))
 softmax_p.def_abstract_eval(softmax_shape)

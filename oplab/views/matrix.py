@@ -105,8 +105,9 @@ class _Matrix:
         names = self.labels + self.platforms
         head = "".join(f'<th scope="col" style="{_LEFT}">{_safe(name)}</th>' for name in names)
         body = "".join(self._html_row(line) for line in self._grid())
-        below = "".join(f'<p style="margin:.2em 0;max-width:60em">{_safe(s)}</p>' for s in self._below())
-        return f"<div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>"
+        below = "".join(f'<p style="margin:.3em 0;max-width:60em">{_safe(s)}</p>' for s in self._below())
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return f'<div><table style="margin-bottom:.8em">{table}</table>{below}</div>'
 
     def _html_row(self, line: list[str]) -> str:
         many = len(self.labels)
@@ -120,10 +121,13 @@ class _Matrix:
             style = _LEFT + _STYLES[verdict.rstrip(",")]
             hint = f' title="{_safe(sentences[number])}"' if number in sentences else ""
             cells.append(f'<td style="{style}"{hint}>{_safe(word)}</td>')
-        return f"<tr>{''.join(cells)}</tr>"
+        first = self.labels[0] == "operator" and line[0]  # of an operator's rows, which get a rule above them
+        style = ' style="border-top:1px solid rgba(128,128,128,.5)"' if first else ""
+        return f"<tr{style}>{''.join(cells)}</tr>"
 
 
 def _sentence(reason: str, nearest: str) -> str:
+    reason = f"N{reason[1:]}" if reason.startswith("no ") else reason  # a name keeps its first letter
     return f"{reason}. Instead: {nearest}." if nearest else f"{reason}."
 
 
