@@ -13,6 +13,7 @@ __all__ = [
     "ops",
     "pallas",
     "ran",
+    "roofline",
     "support",
     "walk",
 ]
@@ -22,6 +23,7 @@ try:
     from .bench import bench
     from .document import SavedWalk, load_walk
     from .ran import ran
+    from .roofline import roofline
     from .stages.stage import Stage
     from .support import support
     from .tracing import WalkError

@@ -253,6 +253,19 @@ def lowering_scope(ctx: Any, name: str) -> Iterator[Any]:
         yield ctx.replace(name_stack=stack, avals_in=avals)
 
 
+def partitioned(ctx: Any) -> bool:
+    """Will XLA cut this program over several devices? It cannot cut a call of code that it does not know."""
+    context = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):  # inside shard_map: every axis that is not manual is XLA's
+        return set(context.mesh.axis_names) != set(context.manual_axes)
+    return (getattr(context, "num_devices", None) or 1) > 1
+
+
+def exported(ctx: Any) -> bool:
+    """Is this lowering for jax.export, to be run by another process, perhaps another machine?"""
+    return ctx.module_context.lowering_parameters.for_export
+
+
 def with_sharding(ctx: Any, values: Any) -> list[Any]:
     """Results of a lowering, constrained to the sharding in their avals (a mesh with explicit axes)."""
     values = [getattr(value, "result", value) for value in values]

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ JAX_RANGE = "jax>=0.10.2,<0.13"
 RUNTIME = (
     "absl-py",
     "capstone",
+    "filelock",
     "jax",
     "jaxlib",
     "jupyterlab",
@@ -33,6 +33,7 @@ RUNTIME = (
     "numpy",
     "pandas",
     "pillow",
+    "platformdirs",
     "psutil",
     "pygments",
     "tqdm",
@@ -259,26 +260,22 @@ def check_profiler(seen) -> Iterator[Check]:
         )
 
 
-def check_compiler(seen) -> Iterator[Check]:
-    """Only the native (C++) kernels need one, so its absence is a warning."""
-    usual = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    names = [name for name in usual if name and shutil.which(name)]
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [name, "-std=c++17", "-x", "c++", "-", "-c", "-o", os.path.join(folder, "try.o")]
-            done = subprocess.run(command, input="int f();", text=True, capture_output=True, timeout=60)
-        if done.returncode == 0:
-            yield Check("C++ compiler", "ok", f"{os.path.basename(name)} compiles C++17")
-            return
-    cures = {"Darwin": "xcode-select --install", "Windows": "winget install LLVM.LLVM"}
-    tried = " and ".join(map(os.path.basename, names))
-    found = f"{tried} cannot compile C++17" if tried else "none was found"
-    yield Check(
-        "C++ compiler",
-        "warn",
-        f"{found}; the native kernels need one, all else works without",
-        cures.get(platform.system(), "sudo apt install g++"),
-    )
+def check_native(seen) -> Iterator[Check]:
+    """Attention in C++ is built on first use, never by the doctor. All else works without it: a warning."""
+    if "jax" not in seen or not {"filelock", "platformdirs"} <= machine.installed().keys():
+        return  # it needs these, and another line says what is missing
+    from .native import UNWRITABLE_CURE, status  # by its full name: it must do where oplab itself is broken
+
+    name, found = "native attention", status()
+    if found["state"] == "built":
+        yield Check(name, "ok", f"built for {found['instruction_set']} with {found['compiler']}")
+    elif found["state"] == "unavailable":
+        yield Check(name, "warn", f"{found['reason']}; attention falls back to XLA", found["cure"])
+    elif not machine.writable(found["path"].parent):
+        why = f"its cache folder {found['path'].parent} cannot be written"
+        yield Check(name, "warn", f"{why}; attention falls back to XLA", UNWRITABLE_CURE)
+    else:
+        yield Check(name, "ok", f"will be built on first use with {found['compiler']}")
 
 
 def check_packages(seen) -> Iterator[Check]:
@@ -332,7 +329,7 @@ CHECKS = (
     check_memory,
     check_folders,
     check_profiler,
-    check_compiler,
+    check_native,
     check_packages,
     check_jupyterlab,
 )

@@ -68,7 +68,7 @@ def _shown(check: Check) -> str:
 
 
 def doctor() -> Report:
-    """Checks Python, JAX, devices, memory, folders, the profiler, the compiler and JupyterLab. Never raises.
+    """Checks Python, JAX, devices, memory, folders, the profiler, native code and JupyterLab. Never raises.
 
     Takes a few seconds, since JAX is started once in a child process. Leaves no file behind.
     """

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's names for its switches, see mallopt(3)
+PR_SET_THP_DISABLE, PR_GET_THP_DISABLE = 41, 42  # Linux's, see prctl(2)
 
 
 def peak_bytes(call: Callable[[], Any], times: int = 3) -> tuple[int, str]:
@@ -53,14 +54,18 @@ def _peak_of_one(call: Callable[[], Any]) -> tuple[int, str]:
 def _freed_blocks_go_back() -> Iterator[None]:
     """malloc keeps freed blocks of up to 32 MiB, and a call that lives in them would seem to need nothing.
 
-    While we look, every block above 64 KiB comes from the system and goes back to it at once. Afterwards the
-    thresholds stand where glibc moves them by itself in a process that has freed a large array.
+    While we look, every block above 64 KiB comes from the system and goes back to it at once, in small pages:
+    one touch of a huge page would count as 2 MiB. Afterwards the thresholds stand where glibc moves them by
+    itself in a process that has freed a large array.
     """
     _switch(M_MMAP_THRESHOLD, 64 * 1024)
     _switch(M_TRIM_THRESHOLD, 64 * 1024)
+    small_already = _prctl(PR_GET_THP_DISABLE)
+    _prctl(PR_SET_THP_DISABLE, 1)
     try:
         yield
     finally:
+        _prctl(PR_SET_THP_DISABLE, small_already or 0)
         _switch(M_MMAP_THRESHOLD, 32 * 1024**2)
         _switch(M_TRIM_THRESHOLD, 64 * 1024**2)
 
@@ -68,6 +73,12 @@ def _freed_blocks_go_back() -> Iterator[None]:
 def _switch(name: int, value: int) -> None:
     with suppress(AttributeError, OSError, TypeError):  # other C libraries have no such switch
         ctypes.CDLL(None).mallopt(name, value)
+
+
+def _prctl(name: int, value: int = 0) -> int | None:
+    with suppress(AttributeError, OSError, TypeError):  # other systems have none
+        return ctypes.CDLL(None).prctl(name, value, 0, 0, 0)
+    return None
 
 
 def _settle() -> None:

@@ -398,6 +398,6 @@ ENTRIES = {
             Case(QKV, causal=["top_right"]),
         ),
         # P, which the kernel hands to the second product, and O, which the backward pass reads
-        inside={"pallas": 1.0},
+        inside={"pallas": 1.0, "native": 1.0},
     ),
 }

@@ -290,13 +290,34 @@ def test_a_profiler_that_writes_nothing():
     assert only(checks.check_profiler, events=0).status == "bad"
 
 
-def test_no_compiler_or_one_that_fails(monkeypatch):
-    monkeypatch.setattr(checks.shutil, "which", lambda name: None)
-    assert only(checks.check_compiler).status == "warn"
-    monkeypatch.setattr(checks.shutil, "which", lambda name: "/usr/bin/c++")
-    monkeypatch.setattr(checks.subprocess, "run", lambda *a, **k: SimpleNamespace(returncode=1))
-    found = only(checks.check_compiler)
-    assert found.status == "warn" and "cannot compile" in found.found and found.cure
+NATIVE = {"state": "built", "compiler": "g++ 12.2", "instruction_set": "AVX2", "path": Path("/cache/x.so"),
+          "reason": "", "cure": ""}
+
+
+@pytest.mark.parametrize("found, status, words, cure", [
+    ({}, "ok", "built for AVX2 with g++ 12.2", ""),
+    ({"state": "not built"}, "ok", "will be built on first use with g++ 12.2", ""),
+    ({"state": "not built", "path": Path("/closed/x.so")}, "warn", "cannot be written", "OPLAB_CACHE"),
+    ({"state": "unavailable", "reason": "no g++", "cure": "fetch one"}, "warn", "no g++", "fetch one"),
+])
+def test_native_attention(monkeypatch, found, status, words, cure):
+    native = importlib.import_module("oplab.native")
+    monkeypatch.setattr(native, "status", lambda: {**NATIVE, **found})
+    monkeypatch.setattr(machine, "writable", lambda folder: folder == Path("/cache"))
+    line = only(checks.check_native)
+    assert line.status == status and words in line.found
+    assert cure in line.cure and bool(cure) == bool(line.cure)
+
+
+def test_native_attention_is_not_asked_for_where_jax_or_its_packages_are_missing(monkeypatch):
+    assert not lines(checks.check_native, without("jax"))
+    monkeypatch.setattr(machine, "installed", lambda: {"filelock": "3"})
+    assert not lines(checks.check_native)
+
+
+def test_the_doctor_builds_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPLAB_CACHE", str(tmp_path / "cache"))
+    assert only(checks.check_native).name == "native attention" and not (tmp_path / "cache").exists()
 
 
 def test_packages_that_are_missing(monkeypatch):

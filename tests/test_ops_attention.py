@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
         r"kv_len to be integers of shape \[2\]": lambda: attention(q, k, v, kv_len=jnp.array([1, 2, 3])),
         "causal to be": lambda: attention(q, k, v, causal="left"),
         "scale to be a Python number": lambda: jax.jit(lambda s: attention(q, k, v, scale=s))(0.5),
-        "'native'": lambda: attention(q, k, v, implementation="native"),
+        "'numba'": lambda: attention(q, k, v, implementation="numba"),
     }
     for sentence, call in wrong.items():
         with pytest.raises((ValueError, TypeError), match=sentence):

@@ -58,6 +58,11 @@ def test_conda_is_asked_for_the_same(need):
     assert SpecifierSet(limits) == need.specifier
 
 
+def test_conda_brings_nothing_more_than_a_compiler():
+    more = set(conda_needs()) - {canonicalize_name(need.name) for need in NEEDS}
+    assert more == {"python", "pip", "cxx-compiler"}  # under pip the machine's own C++ compiler is used
+
+
 def test_the_pythons_agree():
     supported = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [python for python in ("3.10", *PYTHONS, "3.14") if supported.contains(python)] == PYTHONS

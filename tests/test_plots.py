@@ -29,6 +29,7 @@ def table(variants=AWKWARD, sizes=SIZES):
                 "variant": variant, "median_us": time[1], "spread_us": time[2] - time[0], "user_us": time[1],
                 "system_us": time[1] / 3, "noise": "spread is 90% of the median" if order == 1 else "",
                 "peak_bytes": size**2 * 4 * (order + 1), "samples_us": tuple(time),
+                "share_of_limit": 0.9 / (order + 1),
                 "temp_bytes": np.nan if order == 0 else size**2 * 4.0})
     made = pd.DataFrame(rows)
     made.attrs = {"jax": "9.8.7", "threads": 3, "device": "cpu"}
@@ -53,6 +54,19 @@ def walk(bars, runs=3):
         summary=lambda: summary)
 
 
+def limits(variants=AWKWARD, sizes=SIZES, timed=True, flops_per_s=2e11, measured=True):
+    """A table as oplab.roofline returns it."""
+    rows = [{"S": size, "variant": variant, "flops": size**2 * 256, "bytes": size**2 * 16 * (order + 1),
+             "intensity": 16 / (order + 1), "flops_per_s": 1e10 / (order + 1) if timed else np.nan,
+             "attainable_flops_per_s": 3e10 / (order + 1), "share_of_limit": 1 / 3 if timed else np.nan}
+            for size in sizes for order, variant in enumerate(variants)]
+    made = pd.DataFrame(rows)
+    peaks = {"device": "toy $ device", "dtype": "float32", "flops_per_s": flops_per_s, "bytes_per_s": 2e10,
+             "measured": measured, "source": "made up", "noise": "spread is 90% of the median"}
+    made.attrs = {"jax": "9.8.7", "threads": 3, "peaks": peaks}
+    return made
+
+
 UNFUSED = walk([("dot.3", 300.0, ("e0",)), ("exp_$x$_fusion", 200.0, ("e1.call_jaxpr.e0",)),
                 ("sine", 9.0, ("e3",))])
 FUSED = walk([("ynn_fusion", 280.0, ("e0", "e1.call_jaxpr.e0")), ("copy.1", 5.0, ())])
@@ -64,6 +78,12 @@ PICTURES = {
     "times, eight variants": lambda: plots.times(table([f"variant number {i}" for i in range(9)])),
     "memory": lambda: plots.memory({"every key": table(), "causal": table()}),
     "speedup": lambda: plots.speedup(table(), over="chunked"),
+    "share of the limit": lambda: plots.share_of_limit({"every key": table(), "causal": table()}),
+    "share, no samples": lambda: plots.share_of_limit(limits()),
+    "roofline": lambda: plots.roofline({"every key": limits(), "causal": limits()}),
+    "roofline, one kernel": lambda: plots.roofline(limits(["only $"], [128])),
+    "roofline, many": lambda: plots.roofline(limits([f"variant number {i}" for i in range(12)])),
+    "roofline, not timed": lambda: plots.roofline(limits(timed=False, flops_per_s=2e15, measured=False)),
     "processor time": lambda: plots.processor_time({"every key": table(), "causal": table()}),
     "work": lambda: plots.work({"unfused": UNFUSED, "fused $": FUSED, "a third": FUSED}),
     "timeline": lambda: plots.timeline({"unfused": UNFUSED, "fused $": FUSED}),
@@ -139,6 +159,39 @@ def test_speedup_compares_round_by_round():
     assert lines["slow"] == [1.0] and lines["fast"] == [4.0]  # the median of 2, 4 and 8
 
 
+def test_share_of_the_limit_turns_the_quartiles_of_the_time_around():
+    rows = table(["only"], sizes=()).assign(share_of_limit=0.5)
+    rows["samples_us"] = [(5.0, 10.0, 20.0)]
+    low, middle, high = plots._shares(rows)[:, 0]
+    assert middle == 50 and low == pytest.approx(100 / 3) and high == pytest.approx(200 / 3)
+
+
+def test_roofline_draws_the_roof_and_each_variant_under_it():
+    axis, = plots.roofline(limits(["a", "b"], [128, 256])).axes
+    roof, *lines = axis.lines
+    assert list(roof.get_ydata()) == [pytest.approx(y) for y in (8 / 3 * 20, 200, 200)]  # in GFLOP/s
+    assert roof.get_xdata()[1] == 10 and axis.get_xscale() == axis.get_yscale() == "log"
+    marks = [line for line in lines if len(line.get_xdata()) == 1]
+    assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in marks] == [(16, 10), (16, 10), (8, 5), (8, 5)]
+    assert [m.get_markersize() for m in marks] == [7, 12, 7, 12]  # the largest size has the largest mark
+    assert {m.get_markerfacecolor() for m in marks} == {"#000000", "#CC6677"}
+
+
+def test_roofline_shows_what_was_not_timed_as_hollow_marks_on_the_roof():
+    picture = plots.roofline(limits(["a"], [128], timed=False, flops_per_s=2e15, measured=False))
+    mark = picture.axes[0].lines[-1]
+    assert mark.get_markerfacecolor() == "white" and mark.get_ydata()[0] == 0.03  # TFLOP/s
+    assert picture.axes[0].get_ylabel() == "TFLOP/s" and "Hollow" in picture.texts[1].get_text()
+
+
+def test_roofline_hides_a_measured_roof_in_stable_mode(monkeypatch):
+    monkeypatch.delenv("OPLAB_STABLE", raising=False)
+    assert "200 GFLOP/s" in plots.roofline(limits()).alt and "busy machine" in plots.roofline(limits()).alt
+    monkeypatch.setenv("OPLAB_STABLE", "1")
+    assert "200 GFLOP/s" not in plots.roofline(limits()).alt
+    assert "200 GFLOP/s" in plots.roofline(limits(measured=False)).alt
+
+
 def test_work_counts_an_equation_that_holds_others_once():
     bytes_axis, flops_axis = plots.work({"unfused": UNFUSED}).axes
     assert [bar.get_width() for bar in bytes_axis.patches] == [pytest.approx(100), pytest.approx(21 / 2**20)]
@@ -183,6 +236,9 @@ def test_timeline_gathers_what_is_too_short_to_name():
     (lambda: plots.times(pd.DataFrame({"a": [1]})), TypeError, "oplab.bench"),
     (lambda: plots.speedup(table(), over="nobody"), ValueError, "over="),
     (lambda: plots.memory(table().drop(columns="peak_bytes")), ValueError, "memory=True"),
+    (lambda: plots.share_of_limit(table().drop(columns="share_of_limit")), ValueError, "oplab.roofline"),
+    (lambda: plots.roofline(table()), TypeError, "oplab.roofline"),
+    (lambda: plots.roofline(limits().assign(intensity=0.0)), ValueError, "there is none"),
     (lambda: plots.timeline(SimpleNamespace()), TypeError, "SimpleNamespace"),
     (lambda: plots.timeline(FUSED.execution.table[:0]), ValueError, "holds none"),
 ])

@@ -15,7 +15,7 @@ a causal mask, in a kernel that skips), 5 b n t s for the softmax, b n t s trans
 O once each. The backward pass has five products, 10 b n t s h FLOPs.
 
 The formulas are in attention_formula.py, the kernels in attention_kernel.py and attention_backward.py (TPU),
-and attention_hopper.py (NVIDIA).
+attention_hopper.py (NVIDIA), and oplab/native (C++ for the CPU, called by attention_native.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from .._jax import ad, batching, derived, eager, in_front, instantiated, is_zero, mlir, same_axes, zero_like
-from . import attention_backward, attention_formula, attention_kernel
+from . import attention_backward, attention_formula, attention_kernel, attention_native
 from .attention_operands import broadcasting, check_operands, lengths, spread
 from .operator import Operator, Unsupported, by_pallas, check_implementation, lower
 from .sums import wide
@@ -51,7 +51,8 @@ def attention(q, k, v, *, causal=False, mask=None, bias=None, kv_len=None, scale
     bias: numbers that broadcast to the same, added to the scaled scores.
     kv_len: integers (batch,); keys from there on are padding.
     scale: a Python number, 1 / sqrt(features) unless given.
-    implementation: "xla", "pallas", or None for the best one on the platform.
+    implementation: "xla", "pallas", "native" (the C++ kernel, on the CPU), or None for the best one on the
+        platform.
 
     Returns (batch, time, heads, value features) in q's dtype. A query that sees no key gives 0. A key that no
     query sees never leaks, whatever it holds. Raises ValueError or TypeError for operands that do not fit.
@@ -247,8 +248,20 @@ def forward_hopper(q, k, v, mask, bias, kv_len, *, causal, scale):
     return attention_hopper(q, k, v, causal=causal, scale=scale)
 
 
+@spread
+def forward_native(*operands, causal, scale):
+    return attention_native.forward(*operands, causal=causal, scale=scale)
+
+
+@spread
+def backward_native(*operands, **params):
+    return [dx for dx in attention_native.backward(*operands, **params) if dx is not None]
+
+
 def attention_best(platform, avals, params):
     """The fused kernel where there is one that can do it, XLA elsewhere."""
+    if platform == "cpu":
+        return "native" if attention_native.ready(*avals[:3]) else "xla"
     return "pallas" if platform == "tpu" and attention_kernel.refusal(*avals[:3]) is None else "xla"
 
 
@@ -271,6 +284,7 @@ lower(
     attention_best,
     xla=mlir.lower_fun(forward_xla),
     pallas=by_pallas(forward_pallas, multiple_results=True, cuda=forward_hopper),
+    native={"cpu": mlir.lower_fun(forward_native)},
 )
 lower(attention_tangent_p, xla=mlir.lower_fun(tangent_xla))
 lower(
@@ -278,6 +292,7 @@ lower(
     attention_best,
     xla=mlir.lower_fun(backward_xla),
     pallas=by_pallas(backward_pallas, multiple_results=True),
+    native={"cpu": mlir.lower_fun(backward_native)},
 )
 
 OPERATOR = Operator(

@@ -22,7 +22,7 @@ import jax
 from jax import numpy as jnp
 from jax.extend.core import Primitive
 
-from .._jax import lowering_scope, mlir, with_sharding
+from .._jax import exported, lowering_scope, mlir, partitioned, with_sharding
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 IMPLEMENTATIONS = ("xla", "pallas", "native")
@@ -54,7 +54,8 @@ def lower(primitive: Primitive, best: Callable | None = None, **implementations:
     """Register lowering rules: one for any platform, or a dictionary by platform, for each implementation.
 
     A rule is `rule(ctx, *values, **params) -> values`, as `mlir.register_lowering` wants it.
-    `best(platform, avals, params)` names what `implementation=None` means; without it that is "xla".
+    `best(platform, avals, params)` names what `implementation=None` means; without it, and where XLA is to
+    cut the program over devices, that is "xla". "native" code stays here, so an exported program has none.
     """
     table = {
         name: rules if isinstance(rules, dict) else {"any": rules} for name, rules in implementations.items()
@@ -75,7 +76,7 @@ def _lower(
     implementation: str | None,
     **params: Any,
 ) -> list[Any]:
-    name = implementation or (best(platform, ctx.avals_in, params) if best else "xla")
+    name = implementation or _best(best, platform, ctx, params)
     rules = table.get(name, {})
     rule = rules.get(platform) or rules.get("any")
     if rule is None:
@@ -84,6 +85,13 @@ def _lower(
     with lowering_scope(ctx, name) as inside:
         written = rule(inside, *values, **params)
     return with_sharding(ctx, written)
+
+
+def _best(best: Callable | None, platform: str, ctx: Any, params: dict) -> str:
+    if best is None or partitioned(ctx):
+        return "xla"
+    name = best(platform, ctx.avals_in, params)
+    return "xla" if name == "native" and exported(ctx) else name
 
 
 def no_entry(operator: str, implementation: str, platform: str) -> str:

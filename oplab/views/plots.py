@@ -1,4 +1,4 @@
-"""Plots of what `oplab.bench` measured: time, speed-up, processor time, memory; and the timeline of walks.
+"""Plots of what was measured: time, speed-up, processor time, memory, share of the limit; roofline; timeline.
 
 Every function takes the table that bench returns, or a dictionary of such tables, which then stand side by
 side under their names, and returns a `Picture`. Points with whiskers are measured; thin lines are certain.
@@ -16,9 +16,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from oplab.display import stable
 from oplab.views.picture import COLOURS, LOOK, STYLES, Picture, listed, plain, ran_on
+from oplab.views.roof import roofline
 from oplab.views.timeline import timeline
 
-__all__ = ["COLOURS", "Picture", "memory", "processor_time", "speedup", "timeline", "times", "work"]
+__all__ = ["COLOURS", "Picture", "memory", "processor_time", "roofline", "share_of_limit", "speedup",
+           "timeline", "times", "work"]
 
 Tables = pd.DataFrame | Mapping[str, pd.DataFrame]
 HOLLOW = "Hollow: a noisy measurement, see the column `noise`."
@@ -53,6 +55,17 @@ def speedup(tables: Tables, over: str | None = None, title: str | None = None) -
     return _chart({name: _ratios(table, over) for name, table in named.items()},
                   title or f"How many times as fast as {over}", "times as fast", _quartiles(1.0), timed=True,
                   line=1.0, foot="Points: median of the ratios, round by round. Whiskers: their middle half.")
+
+
+@matplotlib.rc_context(LOOK)
+def share_of_limit(tables: Tables, title: str = "Share of what the machine could do") -> Picture:
+    """How much of its limit each variant reaches: the column `share_of_limit`, as oplab.roofline gives it."""
+    named = _named(tables)
+    for table in named.values():
+        if "share_of_limit" not in table:
+            raise ValueError("This table holds no share_of_limit; pass it through oplab.roofline first.")
+    return _chart(named, title, "percent of the limit", _shares, line=100.0,
+                  foot="Line: the limit. Whiskers, if any: the middle half of the rounds.")
 
 
 @matplotlib.rc_context(LOOK)
@@ -208,7 +221,7 @@ def _largest(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noisy(rows: pd.DataFrame) -> np.ndarray:
-    return rows["noise"].astype(str).str.len().to_numpy() > 0
+    return rows.get("noise", pd.Series("", rows.index)).astype(str).str.len().to_numpy() > 0
 
 
 def _style(order: int) -> tuple[str, str, str]:
@@ -225,6 +238,15 @@ def _mib(column: pd.Series) -> pd.Series:
 
 def _quartiles(scale: float) -> Callable:
     return lambda rows: np.array([np.percentile(s, [25, 50, 75]) for s in rows["samples_us"]]).T * scale
+
+
+def _shares(rows: pd.DataFrame) -> np.ndarray:
+    """Percent of the limit at the slow quartile, the median and the fast one: a share is one over time."""
+    middle = 100 * rows["share_of_limit"].to_numpy(float)
+    if "samples_us" not in rows:
+        return np.array([middle] * 3)
+    slow, median, fast = np.array([np.percentile(s, [75, 50, 25]) for s in rows["samples_us"]]).T
+    return np.array([middle * median / slow, middle, middle * median / fast])
 
 
 def _ratios(table: pd.DataFrame, over: str) -> pd.DataFrame:
