@@ -89,11 +89,15 @@ def forward(q, k, v, mask, bias, kv_len, *, causal, scale):
         return jnp.where(m == -jnp.inf, 0, m)
 
     m = largest(s)
-    again = largest(s - m)  # twice, for the reason given in softmax.py
-    p = jnp.exp(s - m - again)
+    s = s - m
+    if wide(q.dtype) != q.dtype or q.shape[-1] < 2:  # then a product stands right before s - m, and the
+        again = largest(s)  # maximum is subtracted twice, for the reason given in softmax.py
+        s, m = s - again, m + again
+    p = jnp.exp(s)
     total = p.sum(-1, keepdims=True)
-    o = over_keys(p / jnp.where(total == 0, 1, total), v)  # no key: 0, not 0 / 0
-    return o.astype(q.dtype), (m + again + jnp.log(total))[..., 0]
+    each = jnp.where(total == 0, 1, total)[..., 0].swapaxes(1, 2)[..., None]  # no key: 0, not 0 / 0
+    o = over_keys(p, v) / each  # after the product: features are fewer than keys, so fewer divisions
+    return o.astype(q.dtype), (m + jnp.log(total))[..., 0]
 
 
 def weights(s, who, lse):
