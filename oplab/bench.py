@@ -219,7 +219,7 @@ def _time_case(
     first = {name: _first_call(name, f, args, where) for name, f in variants.items()}
     calls = dict.fromkeys(variants, 1)
     samples: dict[str, list[Sample]] = {name: [] for name in variants}
-    with _no_collection(), _other_cores() as others:
+    with _no_collection(), other_cores() as others:
         started = time.perf_counter()
         for turn in range(-warmup, repeats):
             if turn >= 3 and budget_s is not None and time.perf_counter() - started > budget_s:
@@ -283,14 +283,17 @@ def _no_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _other_cores() -> Iterator[list[float]]:
-    """Yield a list that holds, after the block, how many cores everybody else kept busy during it."""
+def other_cores(own_s: Callable[[], float] = lambda: sum(_processor_s())) -> Iterator[list[float]]:
+    """Yield a list that holds, after the block, how many cores everybody else kept busy during it.
+
+    own_s: processor time so far, in seconds, of whoever is not everybody else: this process, or several.
+    """
     found = [0.0]
-    start, busy, own = time.perf_counter(), _busy_s(), sum(_processor_s())
+    start, busy, own = time.perf_counter(), _busy_s(), own_s()
     yield found
     wall = time.perf_counter() - start
     if wall > 0.2:  # the system counts in hundredths of a second: shorter blocks say nothing
-        found[0] = max(0.0, round((_busy_s() - busy - (sum(_processor_s()) - own)) / wall, 2))
+        found[0] = max(0.0, round((_busy_s() - busy - (own_s() - own)) / wall, 2))
 
 
 def _busy_s() -> float:

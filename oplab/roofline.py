@@ -58,10 +58,10 @@ class Roofline(pd.DataFrame):
         return Roofline
 
     def _shown(self) -> pd.DataFrame:
-        shown = pd.DataFrame(self)
+        shown = pd.DataFrame(self).drop(columns="samples_us", errors="ignore")
         if not stable():
             return shown
-        varies = ["flops_per_s", "share_of_limit", "median_us"]
+        varies = ["flops_per_s", "share_of_limit", "noise"]
         if self.attrs.get("peaks", {}).get("measured", True):
             varies += ["attainable_flops_per_s", "bound"]
         return shown.assign(**{name: DASH for name in varies if name in shown})
@@ -84,9 +84,9 @@ def roofline(source: Any, peaks: Peaks | str | None = None, dtype: str = "float3
 
     Columns: the source's own that name its rows, then flops and bytes (counts), intensity (FLOPs per byte),
     flops_per_s (measured; empty without a time), attainable_flops_per_s, share_of_limit (the one over the
-    other; for a kernel that only moves data, its bytes/s over the memory's), and bound,
-    "memory" or "compute". `attrs["peaks"]` holds the peaks. Raises TypeError or ValueError for what has no
-    counts.
+    other; for a kernel that only moves data, its bytes/s over the memory's), bound ("memory" or "compute"),
+    and noise and samples_us as `oplab.bench` gives them. `attrs["peaks"]` holds the peaks. Raises TypeError
+    or ValueError for what has no counts.
     """
     table = _counted(source)
     if isinstance(peaks, str) and peaks != "measured":
@@ -103,14 +103,15 @@ def roofline(source: Any, peaks: Peaks | str | None = None, dtype: str = "float3
     found["share_of_limit"] = np.maximum(computing, moving) / seconds
     found["bound"] = np.where(moving > computing, "memory", "compute")
     found.loc[flops.isna() | moved.isna(), "bound"] = ""
-    names = [name for name in table if name not in (*COLUMNS, "median_us")]
-    result = Roofline(found[names + COLUMNS])
+    names = [name for name in table if name not in (*COLUMNS, *TIMED)]
+    result = Roofline(found[names + COLUMNS + [name for name in TIMED[1:] if name in table]])
     result.attrs = {**getattr(source, "attrs", {}), "peaks": peaks._asdict()}
     return result
 
 
 NAMING = ("variant", "instruction", "kind", "equations", "lines", "heads", "dim", "causal", "backward",
           "dtype")
+TIMED = ("median_us", "noise", "samples_us")  # the last two stay: plots say whether a time can be trusted
 
 
 def _counted(source: Any) -> pd.DataFrame:
@@ -123,9 +124,9 @@ def _counted(source: Any) -> pd.DataFrame:
     if lacking:
         raise ValueError(f"roofline expects the columns flops and bytes, and this table has no "
                          f"{' and no '.join(lacking)}: call oplab.bench with cost=True.")
-    first = [table.columns[0]] if table.columns[0] not in (*COLUMNS, "median_us") else []
+    first = [table.columns[0]] if table.columns[0] not in (*COLUMNS, *TIMED) else []
     kept = [*dict.fromkeys([*first, *(name for name in NAMING if name in table)]), "flops", "bytes"]
-    return pd.DataFrame(table)[kept + ["median_us"] * ("median_us" in table)]
+    return pd.DataFrame(table)[kept + [name for name in TIMED if name in table]]
 
 
 # Peaks from the vendors' documents --------------------------------------------------------------------------

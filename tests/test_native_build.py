@@ -429,3 +429,17 @@ def test_every_source_in_the_table_is_there(machine):
     assert not [name for name in names if not (build.SOURCES / name).is_file()]
     objects = [unit.name for unit in (*build.UNITS[machine], build.ENTRY)]
     assert len(objects) == len(set(objects))
+
+
+def test_an_instruction_set_that_there_is_not_is_named_and_not_replaced(monkeypatch):
+    monkeypatch.setenv("OPLAB_ISA", "AVX9")
+    with pytest.raises(native.Unavailable, match="OPLAB_ISA names 'AVX9', which is none of amx, avx512"):
+        native.load()
+    assert native.status()["cure"] == "unset OPLAB_ISA"
+
+
+@pytest.mark.parametrize("no", ["0", "off", "No"])
+def test_who_switched_it_off_is_told_so(monkeypatch, no):
+    monkeypatch.setenv("OPLAB_NATIVE", no)
+    with pytest.raises(native.SwitchedOff, match=f"switched off by OPLAB_NATIVE={no}"):
+        native.load()

@@ -290,3 +290,20 @@ def test_an_empty_table_has_its_columns():
     found = pallas.check(f, *args)
     assert list(found) == ["kernel", "finding", "operand", "step", "detail"]
     assert "detail" in found._repr_html_()
+
+
+def test_findings_are_shown_whole_and_their_absence_is_said():
+    shifted = pl.BlockSpec((8, 128), lambda i: (i * 8, 0))
+
+    def kernel(x_ref, y_ref):
+        y_ref[...] = x_ref[...]
+
+    def f(x):
+        right = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(kernel, grid=(4,), in_specs=[shifted], out_specs=right, out_shape=x)(x)
+
+    found = pallas.check(f, jax.ShapeDtypeStruct((32, 128), jnp.float32))
+    advice = found["detail"].iloc[0]
+    assert advice.endswith("i in place of i * 8.") and advice in repr(found) and advice in found._repr_html_()
+    assert found[["finding"]]._repr_html_().count("element offsets") == 1
+    assert repr(found[:0]) == "No findings." and "No findings." in found[:0]._repr_html_()

@@ -53,6 +53,8 @@ def test_takes_what_bench_returns_and_keeps_the_size_first():
     assert list(found["flops"]) == [2 * 8**3, 2 * 16**3]
     assert found["intensity"].iloc[0] == pytest.approx(2 * 8**3 / (2 * 4 * 64))  # x is read once
     assert found.attrs["peaks"]["device"] == "toy" and found.attrs["jax"] == jax.__version__
+    assert list(found["samples_us"]) == list(table["samples_us"]) and "samples_us" not in repr(found)
+    assert list(found["noise"]) == list(table["noise"])
 
 
 def test_takes_a_walk():

@@ -15,9 +15,11 @@ from . import cache
 from .build import HEADER, UNITS, Recipe, architecture
 from .cache import UNWRITABLE_CURE
 from .library import TARGETS, Library, open_library, register
-from .unavailable import Unavailable
+from .unavailable import SwitchedOff, Unavailable
 
-__all__ = ["TARGETS", "UNWRITABLE_CURE", "Library", "Unavailable", "load", "status"]
+__all__ = ["TARGETS", "UNWRITABLE_CURE", "Library", "SwitchedOff", "Unavailable", "load", "status"]
+
+INSTRUCTION_SETS = ("amx", "avx512", "avx2", "plain")  # what OPLAB_ISA may name, the best one that is allowed
 
 _lock = threading.Lock()
 _ended: Library | Unavailable | None = None  # where load() ended in this process
@@ -30,7 +32,7 @@ def load() -> Library:
     no library: then each raises Unavailable, with one sentence why.
     """
     global _ended
-    _refuse_if_switched_off()
+    _refuse_what_was_asked()
     with _lock:
         if _ended is None:
             try:
@@ -49,7 +51,7 @@ def status() -> dict:
     """
     found = dict.fromkeys(("compiler", "instruction_set", "path"), None) | {"reason": "", "cure": ""}
     try:
-        _refuse_if_switched_off()
+        _refuse_what_was_asked()
         _refuse_if_it_failed()
         compiler, path, built = cache.choose(_recipe())
         found |= {"compiler": compiler.name, "path": path, "state": "built" if built else "not built"}
@@ -60,9 +62,13 @@ def status() -> dict:
     return found
 
 
-def _refuse_if_switched_off() -> None:
+def _refuse_what_was_asked() -> None:
     if os.environ.get("OPLAB_NATIVE", "").lower() in ("0", "false", "off", "no"):
-        raise Unavailable(f"switched off by OPLAB_NATIVE={os.environ['OPLAB_NATIVE']}", "unset OPLAB_NATIVE")
+        raise SwitchedOff(f"switched off by OPLAB_NATIVE={os.environ['OPLAB_NATIVE']}", "unset OPLAB_NATIVE")
+    asked = os.environ.get("OPLAB_ISA", "")
+    if asked not in ("", *INSTRUCTION_SETS):
+        known = ", ".join(INSTRUCTION_SETS)
+        raise Unavailable(f"OPLAB_ISA names {asked!r}, which is none of {known}", "unset OPLAB_ISA")
 
 
 def _refuse_if_it_failed() -> None:

@@ -63,6 +63,29 @@ struct FlushDenormals {
 #endif
 };
 
+// Memory of this thread, at least so large. It is kept for the next call, which then need not wait for fresh pages
+// to be wiped; but what is large is given back at once, and costs little beside the work that needs it.
+struct Scratch {
+  static constexpr size_t kKept = size_t(1) << 20;  // floats: 4 MiB
+  std::unique_ptr<Floats> own;
+  float* data;
+  explicit Scratch(size_t count) {
+    static thread_local std::unique_ptr<Floats> kept;
+    static thread_local size_t size = 0;
+    if (count > kKept) {
+      own = std::make_unique<Floats>(count);
+      data = own->data;
+      return;
+    }
+    if (count > size || !kept) {
+      kept = nullptr;
+      kept = std::make_unique<Floats>(count);
+      size = kept->data ? count : 0;
+    }
+    data = kept->data;
+  }
+};
+
 // work(i, scratch) for every i below total, in any order. False when there is no memory for the scratch.
 template <class Work>
 bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const Work& work) {
@@ -79,7 +102,7 @@ bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const 
       int64_t i = next.fetch_add(1);
       if (i >= total) return;
       FlushDenormals flush;
-      Floats scratch(scratch_floats);
+      Scratch scratch(scratch_floats);
       if (!scratch.data) failed = true;
       int64_t mine = 0;
       for (; i < total; i = next.fetch_add(1), ++mine)

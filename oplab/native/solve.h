@@ -106,7 +106,7 @@ inline const Kernels* bfloat16_kernels() {
 inline bool solve_forward(const Attention& A, const Kernels& kernels, const Pool& pool) {
   if (A.batch * A.time * A.heads == 0) return true;
   // The tiles of a piece share every block of keys that is fetched; fewer where pieces would be too few.
-  int64_t tiles = 16;
+  int64_t tiles = std::min<int64_t>(16, (A.time + kernels.tile - 1) / kernels.tile);
   auto pieces = [&] { return A.batch * A.heads * ((A.time + tiles * kernels.tile - 1) / (tiles * kernels.tile)); };
   while (tiles > 1 && pieces() < 4 * pool.threads) tiles /= 2;
   const int64_t queries = tiles * kernels.tile, each = (A.time + queries - 1) / queries, heads = A.batch * A.heads;

@@ -7,3 +7,7 @@ class Unavailable(RuntimeError):
     def __init__(self, why: str, cure: str = ""):
         super().__init__(why)
         self.cure = cure
+
+
+class SwitchedOff(Unavailable):
+    """Somebody asked for no native library, and knows."""

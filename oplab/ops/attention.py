@@ -98,20 +98,10 @@ def attention_reference(q, k, v, *, causal=False, mask=None, bias=None, kv_len=N
 
 
 @spread
-def forward_xla(*operands, causal, scale):
-    return attention_formula.forward(*operands, causal=causal, scale=scale)
-
-
-@spread
 def tangent_xla(q, k, v, mask, bias, kv_len, o, lse, *tangents, moving, backward, **params):
     given = dict(zip(moving, tangents))
     dx = [given.get(name) for name in ("q", "k", "v", "bias")]
     return attention_formula.tangent(q, k, v, mask, bias, kv_len, o, lse, *dx, **params)
-
-
-@spread
-def backward_xla(*operands, **params):
-    return [dx for dx in attention_formula.backward(*operands, **params) if dx is not None]
 
 
 # What shape it has: shapes of the value, of its tangent, and of the gradients -------------------------------
@@ -226,8 +216,7 @@ def forward_pallas(q, k, v, *rest, interpret, **params):
 @spread
 def backward_pallas(q, k, v, *rest, interpret, **params):
     refuse_on_tpu(q, k, v, interpret)
-    gradients = attention_backward.backward(q, k, v, *rest, interpret=interpret, **params)
-    return [dx for dx in gradients if dx is not None]
+    return attention_backward.backward(q, k, v, *rest, interpret=interpret, **params)
 
 
 def refuse_on_tpu(q, k, v, interpret):
@@ -248,16 +237,6 @@ def forward_hopper(q, k, v, mask, bias, kv_len, *, causal, scale):
     return attention_hopper(q, k, v, causal=causal, scale=scale)
 
 
-@spread
-def forward_native(*operands, causal, scale):
-    return attention_native.forward(*operands, causal=causal, scale=scale)
-
-
-@spread
-def backward_native(*operands, **params):
-    return [dx for dx in attention_native.backward(*operands, **params) if dx is not None]
-
-
 def attention_best(platform, avals, params):
     """The fused kernel where there is one that can do it, XLA elsewhere."""
     if platform == "cpu":
@@ -275,24 +254,24 @@ attention_tangent_p.def_abstract_eval(attention_shape)
 attention_backward_p.def_abstract_eval(attention_backward_shape)
 ad.primitive_jvps[attention_p] = attention_jvp
 ad.primitive_jvps[attention_tangent_p] = by_formula(tangent_xla, attention_tangent_p)
-ad.primitive_jvps[attention_backward_p] = by_formula(backward_xla, attention_backward_p)
+ad.primitive_jvps[attention_backward_p] = by_formula(spread(attention_formula.backward), attention_backward_p)
 ad.primitive_transposes[attention_tangent_p] = attention_tangent_transpose
 for _p in (attention_p, attention_tangent_p, attention_backward_p):
     batching.primitive_batchers[_p] = merging(_p)
 lower(
     attention_p,
     attention_best,
-    xla=mlir.lower_fun(forward_xla),
+    xla=mlir.lower_fun(spread(attention_formula.forward)),
     pallas=by_pallas(forward_pallas, multiple_results=True, cuda=forward_hopper),
-    native={"cpu": mlir.lower_fun(forward_native)},
+    native={"cpu": mlir.lower_fun(spread(attention_native.forward))},
 )
 lower(attention_tangent_p, xla=mlir.lower_fun(tangent_xla))
 lower(
     attention_backward_p,
     attention_best,
-    xla=mlir.lower_fun(backward_xla),
+    xla=mlir.lower_fun(spread(attention_formula.backward)),
     pallas=by_pallas(backward_pallas, multiple_results=True),
-    native={"cpu": mlir.lower_fun(backward_native)},
+    native={"cpu": mlir.lower_fun(spread(attention_native.backward))},
 )
 
 OPERATOR = Operator(

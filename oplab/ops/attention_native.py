@@ -9,7 +9,6 @@ Nothing here is differentiated or batched: these are lowerings of primitives tha
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 
 import jax
@@ -49,6 +48,8 @@ def ready(q, k, v) -> bool:
         return False
     try:
         native.load()
+    except native.SwitchedOff:
+        return False
     except native.Unavailable as error:
         _warn_once(str(error))
         return False
@@ -57,8 +58,7 @@ def ready(q, k, v) -> bool:
 
 @functools.cache
 def _warn_once(reason: str) -> None:
-    if os.environ.get("OPLAB_NATIVE") != "0":  # who switched it off knows
-        warnings.warn(f"attention runs as XLA compiles it, with no native kernel: {reason}.", stacklevel=2)
+    warnings.warn(f"attention runs as XLA compiles it, with no native kernel: {reason}.", stacklevel=2)
 
 
 def call(target, results, operands, extras, causal, scale):

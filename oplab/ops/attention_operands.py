@@ -63,11 +63,15 @@ def lengths(kv_len, batch):
 
 
 def spread(f):
-    """`f` with mask, bias and kv_len in their places, from operands of which `extras` says what they are."""
+    """`f` with mask, bias and kv_len in their places, from operands of which `extras` says what they are.
+
+    Of its results, those that are None (the gradient of a bias that is not there) are left out.
+    """
 
     def spread_f(q, k, v, *rest, extras, **params):
         given = dict(zip(extras, rest))
         more = rest[len(extras) :]
-        return f(q, k, v, *(given.get(name) for name in ("mask", "bias", "kv_len")), *more, **params)
+        results = f(q, k, v, *(given.get(name) for name in ("mask", "bias", "kv_len")), *more, **params)
+        return [y for y in results if y is not None]
 
     return spread_f

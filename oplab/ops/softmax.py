@@ -178,10 +178,13 @@ BLOCK_BYTES = 1 << 20  # of float32 in a block: x, e and y of it, twice, fit int
 LONGEST_ROW = 1 << 17  # elements; then eight rows, the fewest a TPU takes, are 4 MiB
 
 
-def softmax_kernel(x_ref, *refs):
-    *where_ref, y_ref = refs  # where_ref is empty if there is no `where`
+def softmax_kernel(x_ref, y_ref):
+    masked_softmax_kernel(x_ref, None, y_ref)
+
+
+def masked_softmax_kernel(x_ref, where_ref, y_ref):
     x = x_ref[...].astype(wide(x_ref.dtype))
-    where = where_ref[0][...] != 0 if where_ref else None
+    where = None if where_ref is None else where_ref[...] != 0
     x = x if where is None else jnp.where(where, x, -jnp.inf)
     x = x - x.max(-1, keepdims=True)
     e = jnp.exp(x - x.max(-1, keepdims=True))  # twice, as above: the interpreter's steps are fused by XLA too
@@ -207,7 +210,7 @@ def softmax_pallas(x, *where, axes, interpret=False):
     height = min(len(rows[0]), max(8, BLOCK_BYTES // (4 * n) // 8 * 8))
     block = pl.BlockSpec((height, n), lambda i: (i, 0))
     y = pl.pallas_call(
-        softmax_kernel,
+        masked_softmax_kernel if where else softmax_kernel,
         grid=(pl.cdiv(len(rows[0]), height),),
         in_specs=[block] * len(rows),
         out_specs=block,

@@ -24,9 +24,30 @@ from .stores import left_and_returned_to, never_stored, overwritten, races, read
 COLUMNS = ["kernel", "finding", "operand", "step", "detail"]
 
 
+class Findings(pd.DataFrame):
+    """The table that `check` returns. It shows its sentences whole, and says so when there are none."""
+
+    @property
+    def _constructor(self):
+        return Findings
+
+    def __repr__(self) -> str:
+        return pd.DataFrame(self).to_string(index=False) if len(self) else NOTHING
+
+    def _repr_html_(self) -> str:
+        if not len(self):
+            return f"<p>{NOTHING}</p>"
+        left = {"selector": "td, th", "props": "text-align: left; vertical-align: top; white-space: normal"}
+        shown = pd.DataFrame(self).astype(object).fillna("")
+        return shown.style.hide(axis="index").format(escape="html").set_table_styles([left]).to_html()
+
+
+NOTHING = "No findings."
+
+
 def check(
     f: Callable, *args: Any, kernel: str | None = None, limit: int = LIMIT, **kwargs: Any
-) -> pd.DataFrame:
+) -> Findings:
     """One row for each mistake in the kernels of `f`; no row at all when none is found.
 
     `step` is the first step at which it shows; `detail` says what was found, what was expected, what to do.
@@ -46,7 +67,7 @@ def check(
     kernel: look at one kernel only. limit: a kernel with more steps than that is not checked.
     """
     found = [(k.id, *finding) for k in chosen(f, args, kwargs, kernel) for finding in _kernel(k, limit)]
-    return pd.DataFrame(found, columns=COLUMNS, dtype=object).astype({"step": "Int64"})
+    return Findings(pd.DataFrame(found, columns=COLUMNS, dtype=object).astype({"step": "Int64"}))
 
 
 def _kernel(kernel: Kernel, limit: int) -> Iterator[Finding]:

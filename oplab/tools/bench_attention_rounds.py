@@ -8,12 +8,13 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from oplab.bench import NOISY_CORES, NOISY_SPREAD, other_cores
 from oplab.tools.bench_attention_problem import Missing, Shape, exact, largest_error
 from oplab.tools.bench_attention_worker import Process, quartiles
 
@@ -23,8 +24,6 @@ SCORES_HELD = {"onnxruntime": (1, 1), "jax.nn": (3, 5), "jit naive": (2, 4), "ji
                "eager": (4, 7), "xla": (3, 5)}
 AGREE = {"float32": 2e-4, "bfloat16": 5e-2}  # of a result's mean size: above this two variants disagree
 DISAGREES = "its numbers disagree with the others'"
-NOISY_SPREAD = 0.25  # interquartile range over median: above this a row is flagged
-NOISY_CORES = 0.25  # cores that other programs kept busy meanwhile: above this every row is flagged
 PAUSE_S = 0.01  # between turns: thread pools go on spinning for some milliseconds
 
 
@@ -40,7 +39,7 @@ def time_shape(processes: dict[str, Process], shape: Shape, limits: dict[str, Pr
     turns = {name: processes[name] for name in prepared} | limits
     samples: dict[str, list[dict]] = {name: [] for name in turns}
     started = time.perf_counter()
-    with other_cores(turns.values()) as others:
+    with other_cores(lambda: spent_s(turns.values())) as others:
         for turn in range(rounds):
             if turn >= 3 and time.perf_counter() - started > budget_s:
                 break
@@ -107,21 +106,10 @@ def row(shape: Shape, name: str, prepared: dict, samples: list[dict], walls: dic
     return found
 
 
-@contextlib.contextmanager
-def other_cores(processes: Iterable[Process]) -> Iterator[list[float]]:
-    """Yield a list that holds, after the block, how many cores were busy meanwhile with none of these."""
-    mine = [psutil.Process(), *(psutil.Process(process.child.pid) for process in processes)]
-
-    def spent_s() -> tuple[float, float]:
-        whole = psutil.cpu_times()._asdict()
-        busy = sum(whole.get(kind, 0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
-        return busy, sum(sum(one.cpu_times()[:2]) for one in mine)
-
-    found, start, (busy, own) = [0.0], time.perf_counter(), spent_s()
-    yield found
-    wall, (busy_after, own_after) = time.perf_counter() - start, spent_s()
-    if wall > 0.2:  # the system counts in hundredths of a second: a shorter block says nothing
-        found[0] = max(0.0, (busy_after - busy - (own_after - own)) / wall)
+def spent_s(processes: Iterable[Process]) -> float:
+    """Processor time so far of this process and of the variants'."""
+    every = [psutil.Process(), *(psutil.Process(process.child.pid) for process in processes)]
+    return sum(sum(one.cpu_times()[:2]) for one in every)
 
 
 def described(shape: Shape, name: str) -> dict:
