@@ -31,6 +31,7 @@ constexpr int kTile = 64;        // queries side by side
 constexpr int N = kTile / VL;    // vectors of them
 constexpr int64_t kKeys = 128;   // keys in a block
 constexpr int64_t kGroup = 32;   // what one instruction takes of keys or features
+constexpr int64_t kWorthwhile = 256;  // queries for which it pays to cut keys and values of float32 in pieces
 
 static int64_t rounded(int64_t n) { return (n + kGroup - 1) / kGroup * kGroup; }
 static int64_t tiles_of(int64_t queries) { return (queries + kTile - 1) / kTile; }
@@ -364,8 +365,8 @@ static size_t forward_scratch(const Attention& A, int64_t queries) {
 
 template <int PIECES>
 static void forward(const Attention& A, int64_t b, int64_t h, int64_t t, int64_t queries, float* scratch) {
-  bool done;
-  {
+  bool done = false;
+  if (PIECES == 1 || queries >= kWorthwhile) {
     Tiles configured;
     done = solved<PIECES>(A, b, h, t, queries, scratch);
   }
