@@ -35,11 +35,10 @@ class Findings(pd.DataFrame):
         return pd.DataFrame(self).to_string(index=False) if len(self) else NOTHING
 
     def _repr_html_(self) -> str:
-        if not len(self):
-            return f"<p>{NOTHING}</p>"
         left = {"selector": "td, th", "props": "text-align: left; vertical-align: top; white-space: normal"}
         shown = pd.DataFrame(self).astype(object).fillna("")
-        return shown.style.hide(axis="index").format(escape="html").set_table_styles([left]).to_html()
+        table = shown.style.hide(axis="index").format(escape="html").set_table_styles([left]).to_html()
+        return table if len(self) else f"{table}<p>{NOTHING}</p>"
 
 
 NOTHING = "No findings."
