@@ -9,6 +9,7 @@ __all__ = [
     "WalkError",
     "bench",
     "doctor",
+    "exercises",
     "load_walk",
     "ops",
     "pallas",
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 try:
-    from . import ops, pallas
+    from . import exercises, ops, pallas
     from .bench import bench
     from .document import SavedWalk, load_walk
     from .ran import ran
