@@ -6,31 +6,26 @@ loop. Those are *inferred*, in this order:
 
 1. a region (the `add` inside a reduction) belongs to the instruction that applies it;
 2. a constant spread out for one equation's instruction belongs to that equation;
-3. an island of unnamed instructions belongs to the equations that have no instruction left anywhere and
+3. what applies a region that carries one equation's tag belongs to it, if that equation is next to it or has
+   nothing else (a long sum becomes a sum of sums, and only the second keeps its name);
+4. an island of unnamed instructions belongs to the equations that have no instruction left anywhere and
    stand, in the jaxpr's dataflow, just where the island stands in the program's;
-4. what is left belongs to the nearest named instruction that uses it, or that it uses;
-5. what only hands out a result of the function belongs to the equation of that result.
+5. what is left belongs to the nearest named instruction that uses it, or that it uses;
+6. what only hands out a result of the function belongs to the equation of that result.
 
 What none of these reaches was made by the *compiler* for itself. Every inference says its reason.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from functools import cached_property
-
-from .dataflow import Uses, graph
+from .flow import Flow, nearest, only_constants
+from .islands import Islands
 from .provenance import Tagged
 from .stages.hlo import CALLING, FREE, Instruction, Module
 
 Owner = tuple[tuple[str, ...], str, str]  # equations, how, reason
 NOBODY: Owner = ((), "compiler", "")
 HANDS_OUT = "it hands out the result of"
-# Equations that only rename, reshape or simplify away: they vanish all the time, and leave no island behind.
-_SHAPE_ONLY = frozenset(
-    "reshape squeeze expand_dims broadcast_in_dim convert_element_type transpose copy copy_p stop_gradient "
-    "pvary optimization_barrier mul add sub div neg select_n".split()
-)
 
 
 def attribute(module: Module, tagged: Tagged) -> dict[str, Owner]:
@@ -47,24 +42,27 @@ def attribute(module: Module, tagged: Tagged) -> dict[str, Owner]:
 
 
 def _infer(lost: list[Instruction], module: Module, tagged: Tagged, owners: dict[str, Owner]) -> None:
-    flow = _Flow(module)
+    flow = Flow(module)
     regions = {c: i for i in module.instructions.values() if i.opcode not in CALLING for c in i.called}
     lost_here = [i for i in lost if i.computation not in regions]
     for instruction in lost_here:
-        if _only_constants(instruction, flow, module):
-            users = _nearest(instruction.name, flow.downs, owners, limit=6)
+        if only_constants(instruction, flow, module):
+            users = nearest(instruction.name, flow.downs, owners, limit=6)
             if users:
                 owners[instruction.name] = (users, "inferred", f"a constant spread out for {users[0]}")
-    islands = _Islands(module, tagged, flow, owners)
+    for instruction in lost_here:
+        if owners[instruction.name] is NOBODY and (owner := _by_region(instruction, module, flow, owners)):
+            owners[instruction.name] = ((owner,), "inferred", f"it applies the region of {owner}")
+    islands = Islands(module, tagged, flow, owners)
     for instruction in lost_here:
         if owners[instruction.name] is NOBODY:
             islands.own(instruction)
     for instruction in lost_here:
         if owners[instruction.name] is NOBODY:
-            users = _nearest(instruction.name, flow.downs, owners, limit=40)
+            users = nearest(instruction.name, flow.downs, owners, limit=40)
             if users:
                 owners[instruction.name] = (users, "inferred", f"its result goes to {users[0]}")
-            elif sources := _nearest(instruction.name, flow.ups, owners, limit=40):
+            elif sources := nearest(instruction.name, flow.ups, owners, limit=40):
                 owners[instruction.name] = (sources, "inferred", f"it works on the result of {sources[0]}")
     _own_results(module, tagged, flow, owners)
     for instruction in lost:
@@ -74,7 +72,23 @@ def _infer(lost: list[Instruction], module: Module, tagged: Tagged, owners: dict
             owners[instruction.name] = (owners[caller.name][0], "inferred", reason)
 
 
-def _own_results(module: Module, tagged: Tagged, flow: _Flow, owners: dict[str, Owner]) -> None:
+def _by_region(instruction: Instruction, module: Module, flow: Flow, owners: dict[str, Owner]) -> str | None:
+    """The one equation whose tag stands in the region that the instruction applies, if it fits its place."""
+    if instruction.opcode in CALLING:
+        return None
+    inside = [i for c in instruction.called for i in module.computations.get(c, ())]
+    named = {e for i in inside for e in owners[i.name][0]}
+    if len(named) != 1:
+        return None
+    (owner,) = named
+    if any(owner in nearest(instruction.name, edges, owners, limit=6) for edges in (flow.downs, flow.ups)):
+        return owner
+    region = {i.name for i in inside}
+    others = (i for i in module.instructions.values() if i.name not in region)
+    return None if any(owner in owners[i.name][0] for i in others) else owner
+
+
+def _own_results(module: Module, tagged: Tagged, flow: Flow, owners: dict[str, Owner]) -> None:
     """What hands out the function's i-th result, and nothing else, belongs to the equation of that result."""
     root = next((i for i in module.computations.get(module.entry, ()) if i.root), None)
     if root is None:
@@ -115,155 +129,3 @@ def _own_fusions(module: Module, owners: dict[str, Owner]) -> None:
         else:
             reasons = [reason for _, _, reason in members if reason]
             owners[instruction.name] = (equations, "inferred", reasons[0] if reasons else "")
-
-
-class _Flow:
-    """Which instruction's value flows where, through fusions, calls and loops as if their walls were not
-    there.
-    """
-
-    def __init__(self, module: Module) -> None:
-        self.ups: dict[str, list[str]] = defaultdict(list)
-        self.downs: dict[str, list[str]] = defaultdict(list)
-        for instruction in module.instructions.values():
-            inside = (
-                [module.computations.get(c, []) for c in instruction.called]
-                if instruction.opcode in CALLING
-                else []
-            )
-            for body in inside:
-                self._enter(instruction, body)
-            if not inside or instruction.opcode in ("while", "conditional"):
-                for operand in instruction.operands:
-                    self._edge(operand, instruction.name)
-
-    def _enter(self, caller: Instruction, body: list[Instruction]) -> None:
-        parameters = [i for i in body if i.opcode == "parameter"]
-        for parameter in parameters:
-            number = parameter_number(parameter)
-            if caller.opcode in ("fusion", "call") and number < len(caller.operands):
-                self._edge(caller.operands[number], parameter.name)
-            elif caller.operands:
-                self._edge(caller.operands[-1], parameter.name)
-        for instruction in body:
-            if instruction.root:
-                self._edge(instruction.name, caller.name)
-
-    def _edge(self, source: str, target: str) -> None:
-        self.ups[target].append(source)
-        self.downs[source].append(target)
-
-
-def parameter_number(parameter: Instruction) -> int:
-    digits = parameter.text.rsplit("parameter(", 1)[-1].partition(")")[0]
-    return int(digits) if digits.isdigit() else 0
-
-
-def _only_constants(instruction: Instruction, flow: _Flow, module: Module, depth: int = 4) -> bool:
-    """Does the instruction's value come from constants alone?"""
-    if instruction.opcode in ("constant", "iota"):
-        return True
-    sources = [
-        module.instructions[name]
-        for name in flow.ups.get(instruction.name, ())
-        if name in module.instructions
-    ]
-    return bool(depth and sources) and all(
-        _only_constants(source, flow, module, depth - 1) for source in sources
-    )
-
-
-def _nearest(
-    start: str, edges: dict[str, list[str]], owners: dict[str, Owner], limit: int
-) -> tuple[str, ...]:
-    """The exact (or else inferred) owners that are the fewest steps away, breadth first."""
-    seen, queue = {start}, deque(edges.get(start, ()))
-    while queue and limit:
-        name = queue.popleft()
-        if name in seen:
-            continue
-        seen.add(name)
-        limit -= 1
-        if owners[name][0]:
-            return owners[name][0]
-        queue.extend(edges.get(name, ()))
-    return ()
-
-
-class _Islands:
-    """Islands of unnamed instructions, and the equations that may have vanished there."""
-
-    def __init__(self, module: Module, tagged: Tagged, flow: _Flow, owners: dict[str, Owner]) -> None:
-        self.module, self.tagged, self.flow, self.owners = module, tagged, flow, owners
-
-    @cached_property
-    def graph(self) -> dict[str, tuple[set[str], set[str]]]:
-        return graph(self.tagged)
-
-    @cached_property
-    def living(self) -> set[str]:
-        return {e for equations, _, _ in self.owners.values() for e in equations}
-
-    @cached_property
-    def vanished(self) -> list[str]:
-        """The equations that have no instruction left, although somebody needs them."""
-        needed = Uses(self.tagged).needed
-        candidates = [e for e in self.tagged.equations.values() if e.id in needed and not e.children]
-        return [e.id for e in candidates if e.id not in self.living and e.primitive not in _SHAPE_ONLY]
-
-    def own(self, start: Instruction) -> None:
-        """Give the island around `start` to the equations that vanished there, if there are any."""
-        if not self.vanished:
-            return
-        island, before, after = self._around(start.name)
-        fitting = [e for e in self.vanished if _stands(e, self.graph, self.living, before, after)]
-        if not fitting and not before and not after:
-            fitting = self.vanished
-        if not fitting:
-            return
-        names = ", ".join(self.tagged.equations[e].primitive for e in fitting[:3])
-        reason = f"{names} lost its name here, between its neighbours"
-        for name in island:
-            if self.module.instructions[name].opcode not in FREE:
-                self.owners[name] = (tuple(fitting), "inferred", reason)
-
-    def _around(self, start: str) -> tuple[set[str], set[str], set[str]]:
-        """The unnamed instructions connected with `start`, and the equations just before and after them.
-
-        Not through a tuple: it joins strangers.
-        """
-        island, before, after, todo = {start}, set(), set(), [start]
-        while todo:
-            name = todo.pop()
-            for edges, border in ((self.flow.ups, before), (self.flow.downs, after)):
-                for near in edges.get(name, ()):
-                    if near in island:
-                        continue
-                    if self.owners[near][0]:
-                        border.update(self.owners[near][0])
-                    elif self.module.instructions[near].opcode not in ("constant", "tuple"):
-                        island.add(near)
-                        todo.append(near)
-        return island, before, after
-
-
-def _stands(equation: str, graph: dict, living: set[str], before: set[str], after: set[str]) -> bool:
-    """Is a living neighbour of the equation, looking past other vanished ones, at the island's border on the
-    same side?
-    """
-    sources = _past(equation, graph, 0, living)
-    users = _past(equation, graph, 1, living)
-    fits_before = not before or bool(sources & before) or not sources
-    fits_after = not after or bool(users & after) or not users
-    touches = bool(sources & before) or bool(users & after) or not (before or after)
-    return fits_before and fits_after and touches
-
-
-def _past(equation: str, graph: dict, side: int, living: set[str]) -> set[str]:
-    found, seen, todo = set(), {equation}, [equation]
-    while todo:
-        for near in graph[todo.pop()][side]:
-            if near not in seen:
-                seen.add(near)
-                (found.add if near in living else todo.append)(near)
-    return found

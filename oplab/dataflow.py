@@ -47,6 +47,27 @@ def _wire(equations: Iterable[Equation], env: dict, graph: dict) -> None:
         env.update(zip(eqn.outvars, results, strict=True))
 
 
+def twins(tagged: Tagged) -> dict[str, list[str]]:
+    """Equation id -> the equations that compute the same from the same (itself among them), within one jaxpr:
+    what common subexpression elimination may make one of.
+    """
+    numbers: dict[object, int] = {}  # a variable, or what computes it -> the number of its value
+    alike: dict[int, list[str]] = defaultdict(list)
+    for equation in tagged.equations.values():
+        eqn = equation.eqn
+        if equation.children or eqn.effects:
+            continue  # two loops, or two prints, stay two
+        body = (equation.parent.id if equation.parent else "", equation.where)  # calls may share one jaxpr
+        operands = tuple(("literal", str(v.aval), str(v.val)) if hasattr(v, "val")
+                         else numbers.setdefault((body, v), len(numbers)) for v in eqn.invars)
+        value = (body, equation.primitive, operands, repr(sorted(eqn.params.items())), len(eqn.outvars))
+        number = numbers.setdefault(value, len(numbers))
+        for place, v in enumerate(eqn.outvars):
+            numbers[body, v] = number if not place else numbers.setdefault((value, place), len(numbers))
+        alike[number].append(equation.id)
+    return {e: group for group in alike.values() for e in group}
+
+
 class Uses:
     """Who uses an equation's results inside its own jaxpr, and whether anybody needs them."""
 

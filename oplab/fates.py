@@ -20,7 +20,8 @@ from collections import defaultdict
 
 import pandas as pd
 
-from .attribution import HANDS_OUT, Owner, parameter_number
+from .attribution import HANDS_OUT, Owner
+from .flow import parameter_number
 from .provenance import Equation, Tagged
 from .stages.hlo import FREE, Instruction, Module
 from .stages.passes import Dump

@@ -52,6 +52,22 @@ def test_each_fate(f, equation, fate, by_pass):
     assert by_pass is None or found[1] == by_pass, found
 
 
+def test_a_twin_that_lives_does_the_work_of_both():
+    """A long sum becomes a sum of sums, whose first half has no name: it is not the vanished twin's."""
+    w = oplab.walk(lambda x: jnp.exp(x) / jnp.exp(x).sum(), jnp.ones(1000))
+    fates = w.fates.set_index("equation")
+    assert list(fates.loc["e1", ["fate", "by_pass", "into"]]) == ["merged", "cse", "e0"]
+    windows = w.hlo.table[w.hlo.table["opcode"] == "reduce-window"]
+    assert set(windows["equations"]) == {("e2",)} and set(windows["how"]) == {"inferred"}
+
+
+def test_calls_that_share_a_body_are_no_twins():
+    shared = jax.jit(lambda x: jnp.cumsum(x) * 2)
+    fates = fates_of(lambda x, y: shared(x) + shared(y), jnp.ones(1000), jnp.zeros(1000))
+    ends = [fate for equation, (fate, *_) in fates.items() if equation.endswith("jaxpr.e1")]
+    assert ends and set(ends) <= {"kept", "fused"}
+
+
 def test_an_equation_that_nothing_uses_inside_a_call_is_dead():
     inner = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
     fates = fates_of(lambda x: inner(x)[0], X)
