@@ -12,6 +12,9 @@ from .._jax import batching, mlir
 from .exercise import Exercise
 
 STARTER = '''\
+from oplab.exercises.batching_rule import reverse
+
+
 def rule(x, where, axis):
     """vmap of `reverse`, which turns x around along `axis`.
 
