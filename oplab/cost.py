@@ -12,8 +12,9 @@ Conventions: those of XLA's HloCostAnalysis wherever it has one, and where we di
   padding (XLA leaves the border out).
 - `transcendentals`: exp, log, tanh, erf, pow, sqrt, ...: one for each element, kept apart, *not* in `flops`.
 - `bytes`: each distinct operand and each result once, which is what the operator moves when it runs by
-  itself, unfused. Slices and gathers move only what they touch; updates happen in place. Literals, Refs and
-  tokens are 0 bytes. A loop moves what its body's operators move, a Pallas kernel its operands and results.
+  itself, unfused. Slices and gathers move only what they touch; updates happen in place. A new name for the
+  same bytes moves none: a reshape, an axis of 1 that comes or goes (XLA: a copy). Literals, Refs and tokens
+  are 0 bytes. A loop moves what its body's operators move, a Pallas kernel its operands and results.
 - Not known is None, never 0. A sum holds what is known, and its `notes` say what is missing: "at least".
 
 The file reads from the whole to the parts: a function, a jaxpr, an equation. How often the jaxprs inside an
@@ -172,7 +173,7 @@ def _bytes_moved(eqn: Any) -> int:
     """Each distinct operand and each result once, but for those that touch only a part of their operand."""
     name, inputs = eqn.primitive.name, [nbytes(v.aval) for v in eqn.invars]
     results = sum(nbytes(v.aval) for v in eqn.outvars)
-    if name in ANNOTATIONS:
+    if name in ANNOTATIONS or _renames(eqn):
         return 0
     if name in ("slice", "dynamic_slice", "gather"):  # reads what it returns; reads the indices
         return 2 * results + sum(inputs[1:])
@@ -182,3 +183,26 @@ def _bytes_moved(eqn: Any) -> int:
         return 3 * inputs[2] + inputs[1]
     distinct = {id(v): n for v, n in zip(eqn.invars, inputs) if not hasattr(v, "val")}
     return sum(distinct.values()) + results
+
+
+# What may be a new name for bytes that stay where they are.
+RENAMES = frozenset(
+    """
+    reshape squeeze expand_dims broadcast_in_dim transpose bitcast bitcast_convert_type convert_element_type
+    """.split()
+)
+
+
+def _renames(eqn: Any) -> bool:
+    """Does the result hold the operand's bytes, in the order in which they lie already?"""
+    name = eqn.primitive.name
+    if name not in RENAMES or len(eqn.invars) != 1 or hasattr(eqn.invars[0], "val"):
+        return False
+    before, after = eqn.invars[0].aval, eqn.outvars[0].aval
+    if nbytes(before) != nbytes(after):  # a broadcast that repeats
+        return False
+    if name == "convert_element_type":  # to the same dtype: that is how JAX says that it is no longer weak
+        return before.dtype == after.dtype
+    order = eqn.params.get({"transpose": "permutation", "reshape": "dimensions"}.get(name)) or ()
+    moving = [axis for axis in order if before.shape[axis] != 1]  # an axis of 1 can go anywhere
+    return moving == sorted(moving)

@@ -12,7 +12,7 @@ import pytest
 from oplab.bench import bench, time_us
 from oplab.memory import peak_bytes
 
-module = importlib.import_module("oplab.bench")
+timing = importlib.import_module("oplab.timing")
 MIB = 2**20
 
 
@@ -102,10 +102,10 @@ def test_spread_is_flagged():
 
 
 def test_other_load_is_flagged(monkeypatch):
-    monkeypatch.setattr(module, "_busy_s", lambda: 1.5 * time.perf_counter())
+    monkeypatch.setattr(timing, "_busy_s", lambda: 1.5 * time.perf_counter())
     noisy = bench({"nap": partial(nap, 30)}, repeats=10, memory=False).iloc[0]
     assert "other programs kept 1.5 cores busy" in noisy["noise"] and 1.3 < noisy["other_cores"] < 1.6
-    monkeypatch.setattr(module, "_busy_s", lambda: 0.0)
+    monkeypatch.setattr(timing, "_busy_s", lambda: 0.0)
     assert "other programs" not in bench({"nap": partial(nap, 30)}, repeats=10, memory=False)["noise"].iloc[0]
 
 

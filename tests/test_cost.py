@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import Primitive
 
-from oplab import cost
+from oplab import cost, ops
 from oplab.cost import Cost, equations, flops, function_cost
 from oplab.provenance import tag
 
@@ -180,12 +180,38 @@ def test_bytes_of_each_operand_and_result_once():
     assert function_cost(lambda x, y: x * y, f32, f32).bytes == 120
     sizes = {"bool": 10, "int4": 5, "int8": 10, "float8_e4m3fn": 10, "bfloat16": 20, "complex64": 80}
     for dtype, size in sizes.items():
-        assert function_cost(lambda x: x.reshape(5, 2), ones(10, dtype=dtype)).bytes == 2 * size, dtype
-    assert function_cost(lambda x: x[0].reshape(5, 2), ones(1, 10, dtype=jnp.int4)).bytes == 20
+        assert function_cost(lambda x: lax.rev(x, (0,)), ones(10, dtype=dtype)).bytes == 2 * size, dtype
     assert function_cost(lambda x: lax.stop_gradient(x) * 2.0, f32).bytes == 80  # a remark moves nothing
     key = jax.random.key(0)
     assert of_primitive("random_split", lambda k: jax.random.split(k, 10), key).bytes == 8 + 80
     assert function_cost(lambda x: jax.debug.print("{}", x) or x + 1, f32).bytes == 40 + 80
+
+
+@pytest.mark.parametrize("f, moves", [
+    (lambda x: x.reshape(12, 5), False), (lambda x: x[:, None], False), (lambda x: jnp.squeeze(x, 0), False),
+    (lambda x: x.transpose(1, 0, 2, 3), False),  # an axis of 1 moves: every element stays
+    (lambda x: x.swapaxes(1, 2), True), (lambda x: lax.rev(x, (1,)), True),
+    (lambda x: lax.bitcast_convert_type(x, jnp.int32), False), (lambda x: x.astype(jnp.float16), True),
+    (lambda x: lax.reshape(x, (60,), (0, 1, 2, 3)), False),
+    (lambda x: lax.reshape(x, (60,), (0, 2, 1, 3)), True),
+])
+def test_a_new_name_for_the_same_bytes_moves_none(f, moves):
+    x = ones(1, 3, 4, 5)
+    assert bool(function_cost(f, x).bytes) == moves
+
+
+def test_a_broadcast_moves_when_it_repeats():
+    assert function_cost(lambda x: jnp.broadcast_to(x, (3, 10)), ones(1, 10)).bytes == 40 + 120
+    # a literal is in the code, and what is made of it is written
+    assert function_cost(lambda: jnp.full((10, 1), 2.0)).bytes == 40
+
+
+def test_an_operator_with_new_names_around_it_moves_what_it_moves_alone():
+    x = ones(8, 64, 16)
+    wide = ones(8, 64, 1, 16)
+    def named_anew(*qkv):
+        return ops.attention(*(x[:, :, None] for x in qkv))[:, :, 0]
+    assert function_cost(named_anew, x, x, x).bytes == function_cost(ops.attention, wide, wide, wide).bytes
 
 
 def test_slices_and_updates_move_what_they_touch():

@@ -15,12 +15,14 @@ PACKAGE = Path(__file__).parents[1] / "oplab"
 FLOORS = [
     {"tools", "__main__"},
     {"cli", "exercises", "__init__"},
-    {"walk", "tracing", "document", "join", "bench", "roofline", "views", "doctor",
-     "support", "ran", "alone", "lowerable"},
+    {"walk", "tracing", "document", "graphs", "join", "bench", "roofline", "doctor",
+     "support", "ran", "alone", "lowerable", "diff", "changes",
+     "pairing", "renamed", "wording", "compare", "export", "graph_nodes"},
     {"checks", "stages", "provenance", "attribution", "dataflow", "flow", "islands", "fates", "vanished",
-     "cost", "memory", "targets", "pallas", "ops"},
+     "cost", "memory", "timing", "targets", "pallas", "ops"},
     {"trips", "flops"},  # the parts of cost, and under them what both count in
     {"linear_algebra", "operator_flops", "quantities"},
+    {"views"},
     {"_jax", "machine", "display", "native"},
 ]
 # Parts that may import fewer than their floor would allow.

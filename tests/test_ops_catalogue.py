@@ -22,6 +22,12 @@ def test_the_catalogue_says_who_has_which_entry_and_fits_into_a_notebook():
     assert table.map(len).max(axis=None) <= 50  # pandas cuts longer cells off
 
 
+def test_the_catalogue_shows_names_and_no_row_numbers():
+    table = catalogue()
+    assert "<th>0</th>" in table.head(1)._repr_html_() and "<th>0</th>" not in table._repr_html_()
+    assert table.shape[0] == len(CATALOGUE) and repr(table).splitlines()[1].split()[0] == "relu"
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_kernel_of_an_operator_can_be_read_before_it_is_lowered(name):
     operator = CATALOGUE[name]

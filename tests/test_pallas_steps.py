@@ -432,6 +432,17 @@ def test_tables_print_in_a_notebook():
     assert list(pallas.check(f, *args)) == ["kernel", "finding", "operand", "step", "detail"]
 
 
+def test_bytes_are_shown_with_their_thousands_marked_and_stay_numbers():
+    spec = (256, 256), lambda i: (i, 0)
+    f = call(copy, (100,), [spec], spec, (25600, 256))
+    steps = pallas.steps(f, f32(25600, 256))
+    traffic = pallas.traffic(f, f32(25600, 256))
+    for shown in (repr(steps), steps._repr_html_(), repr(steps.head(2)), repr(traffic)):
+        assert "262,144" in shown or "26,214,400" in shown
+    assert steps.moved_bytes.max() == 256 * 256 * 4
+    assert repr(steps).count("\n") < 40 and "200 rows" in repr(steps) and "200 rows" in steps._repr_html_()
+
+
 def test_a_hundred_thousand_steps_are_walked_at_once():
     spec = (8, 8), lambda i, j: (i, j)
     f = call(copy, (400, 250), [spec], spec, (3200, 2000))

@@ -34,7 +34,22 @@ __all__ = [
 ]
 
 
-def catalogue() -> pd.DataFrame:
+class Catalogue(pd.DataFrame):
+    """The table that `catalogue` returns: it shows no row numbers, for its rows have names. A part of it is a
+    plain DataFrame."""
+
+    @property
+    def _constructor(self) -> type:
+        return pd.DataFrame
+
+    def __repr__(self) -> str:
+        return self.to_string(index=False)
+
+    def _repr_html_(self) -> str:
+        return self.to_html(index=False)
+
+
+def catalogue() -> Catalogue:
     """One row for each operator: its name, its formula, its operands, the axes of the first of them, and for
     each implementation the platforms that it has an entry for ("any": whatever compiles StableHLO).
 
@@ -46,4 +61,4 @@ def catalogue() -> pd.DataFrame:
         entries = {implementation: ", ".join(rules) for implementation, rules in MAP[name].items()}
         rows.append((name, operator.formula, ", ".join(operator.example), axes, entries))
     table = pd.DataFrame(rows, columns=["operator", "formula", "operands", "axes", "entries"])
-    return table.join(pd.DataFrame(list(table.pop("entries")))).fillna("")
+    return Catalogue(table.join(pd.DataFrame(list(table.pop("entries")))).fillna(""))

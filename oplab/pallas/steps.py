@@ -42,9 +42,29 @@ TRAFFIC = [
 LIMIT = 1_000_000
 
 
+class Moves(pd.DataFrame):
+    """The table that `steps` and `traffic` return: it shows bytes with their thousands marked."""
+
+    @property
+    def _constructor(self) -> type:
+        return Moves
+
+    def _shown(self) -> dict[str, Any]:
+        most, cut = pd.get_option("display.max_rows"), pd.get_option("display.min_rows")
+        long = most is not None and len(self) > most
+        marked = {name: "{:,}".format for name in self if str(name).endswith("_bytes")}
+        return {"formatters": marked, "max_rows": cut if long else None, "show_dimensions": long}
+
+    def __repr__(self) -> str:
+        return self.to_string(**self._shown(), line_width=pd.get_option("display.width"))
+
+    def _repr_html_(self) -> str:
+        return self.to_html(**self._shown())
+
+
 def steps(
     f: Callable, *args: Any, kernel: str | None = None, limit: int = LIMIT, **kwargs: Any
-) -> pd.DataFrame:
+) -> Moves:
     """One row for each step of a kernel's grid and each input and output, in the order of the walk.
 
     That is the order of a TPU core and of the interpreter: nested loops, the last axis of the grid fastest.
@@ -71,12 +91,12 @@ def steps(
     table = pd.DataFrame({name: _interleave([c[name] for c in columns], len(places)) for name in STEPS[2:]})
     table.insert(0, "step", np.repeat(np.arange(len(places)), len(shown)))
     table.insert(1, "program", [name for name in names for _ in shown])
-    return table.astype({name: "Int64" for name in ("padding", "moved_bytes", "reused_bytes")})
+    return Moves(table.astype({name: "Int64" for name in ("padding", "moved_bytes", "reused_bytes")}))
 
 
 def traffic(
     f: Callable, *args: Any, kernel: str | None = None, limit: int = LIMIT, **kwargs: Any
-) -> pd.DataFrame:
+) -> Moves:
     """One row for each operand of a kernel: what crosses between large and fast memory in one call.
 
     - `memory`: where the kernel sees it; `array`: the whole array; `block_shape`: of one block, in elements.
@@ -95,7 +115,7 @@ def traffic(
     rows = [_total(chosen, operand, places) for operand in chosen.operands]
     table = pd.DataFrame(rows, columns=TRAFFIC, dtype=object)
     counts = ("blocks", "moves", "moved_bytes", "reused_bytes", "array_bytes")
-    return table.astype(dict.fromkeys(counts, "Int64") | {"times": "Float64"})
+    return Moves(table.astype(dict.fromkeys(counts, "Int64") | {"times": "Float64"}))
 
 
 def _within(kernel: Kernel, count: int, what: str, limit: int) -> None:

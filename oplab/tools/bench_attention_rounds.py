@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from oplab.bench import NOISY_CORES, NOISY_SPREAD, other_cores
+from oplab.timing import NOISY_CORES, NOISY_SPREAD, other_cores
 from oplab.tools.bench_attention_problem import Missing, Shape, exact, largest_error
 from oplab.tools.bench_attention_worker import Process, quartiles
 
