@@ -11,6 +11,7 @@ Refs, and after it writes the output blocks back; a block that the step before h
     pallas.steps(f, *args)      one row a step and operand: the block, and the bytes it moves
     pallas.traffic(f, *args)    one row an operand:      how often its array crosses between the memories
     pallas.check(f, *args)      one row a mistake:       empty when all is well
+    pallas.show(f, *args)       all of this as a page with a slider over the steps
 
 `args` are those of a call of `f`; `jax.ShapeDtypeStruct` will do for any array whose values no index map
 needs. `f` is traced and the index maps, which are integer arithmetic, are computed on the CPU. The kernel
@@ -22,6 +23,7 @@ Pallas" (docs.jax.dev/en/latest/pallas).
 
 from .check import check
 from .kernels import kernels
+from .show import show
 from .steps import steps, traffic
 
-__all__ = ["check", "kernels", "steps", "traffic"]
+__all__ = ["check", "kernels", "show", "steps", "traffic"]
