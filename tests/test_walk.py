@@ -361,6 +361,8 @@ def test_the_cause_is_kept():
     with pytest.raises(oplab.WalkError) as caught:
         oplab.walk(lambda x: x if x.sum() > 0 else -x, X)
     assert isinstance(caught.value.__cause__, jax.errors.TracerBoolConversionError)
+    said = str(caught.value)
+    assert "depends on the value of the argument x" in said and __file__ not in said and "http" not in said
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_other_stages(monkeypatch):
