@@ -8,6 +8,7 @@ __all__ = [
     "Walk",
     "WalkError",
     "bench",
+    "compare",
     "doctor",
     "exercises",
     "load_walk",
@@ -22,6 +23,7 @@ __all__ = [
 try:
     from . import exercises, ops, pallas
     from .bench import bench
+    from .compare import compare
     from .document import SavedWalk, load_walk
     from .ran import ran
     from .roofline import roofline

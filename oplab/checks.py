@@ -36,6 +36,7 @@ RUNTIME = (
     "platformdirs",
     "psutil",
     "pygments",
+    "pygraphviz",
     "tqdm",
 )
 EXTRAS = {

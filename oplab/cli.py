@@ -3,6 +3,7 @@
     oplab doctor                                              is this machine ready? exit code 1 if it is not
     oplab lab                                                 JupyterLab on the notebooks
     oplab walk model.py:forward --arg f32[64,128] --arg x=3   a function, walked and saved as a page
+    oplab diff a.json b.json                                  two saved walks: what differs
 
 A mistake in what was typed, or a function that cannot be walked, is one sentence and exit code 2.
 """
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> Parser:
     top = Parser(prog="oplab", description="See what JAX and XLA really do with a function.")
-    commands = top.add_subparsers(title="commands", metavar="doctor | lab | walk", required=True)
+    commands = top.add_subparsers(title="commands", metavar="doctor | lab | walk | diff", required=True)
 
     doctor = commands.add_parser("doctor", help="check this machine, and say how to cure what is wrong")
     doctor.set_defaults(command=run_doctor)
@@ -104,11 +105,25 @@ def parser() -> Parser:
         help="run it too, and measure (20 times unless given)",
     )
     walk.add_argument("--output", "-o", default="walk.html", help="the page (default: %(default)s)")
+    walk.add_argument(
+        "--export",
+        "-e",
+        action="append",
+        default=[],
+        metavar="TOOL=FILE.json",
+        help="write it for another tool too: model_explorer, or perfetto (with --execute)",
+    )
     walk.set_defaults(command=run_walk)
+
+    diff = commands.add_parser("diff", help="say what differs between two saved walks")
+    diff.add_argument("left", help="a walk that was saved as .json")
+    diff.add_argument("right", help="another")
+    diff.add_argument("--output", "-o", help="save the difference as a page, too (.html)")
+    diff.set_defaults(command=run_diff)
     return top
 
 
-# The three commands
+# The four commands
 
 
 def run_doctor(options) -> int:
@@ -160,10 +175,28 @@ def run_walk(options) -> int:
             walked.execute(repeats=options.execute)
         print(walked.summary().to_string(index=False))
         print(f"oplab: saved {walked.save(options.output)}")
+        for tool, _, path in (text.partition("=") for text in options.export):
+            print(f"oplab: saved {', '.join(walked.export(tool, path))}")
     except Exception as error:
         if os.environ.get("OPLAB_DEBUG"):
             raise
         raise Mistake(f"{options.function}: {_sentence(error)}") from error
+    return 0
+
+
+def run_diff(options) -> int:
+    """Exit code 0 whether or not the walks differ: a difference is an answer, not a mistake."""
+    try:
+        from oplab.document import load_walk
+
+        difference = load_walk(options.left).diff(load_walk(options.right))
+        print(difference)
+        if options.output:
+            print(f"oplab: saved {difference.save(options.output)}")
+    except Exception as error:
+        if os.environ.get("OPLAB_DEBUG"):
+            raise
+        raise Mistake(_sentence(error)) from error
     return 0
 
 

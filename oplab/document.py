@@ -29,7 +29,7 @@ def from_walk(walk: Any) -> dict[str, Any]:
     stages = {name: getattr(walk, name) for name in CERTAIN}
     if walk._measured is not None:
         stages["execution"] = walk.execution
-    return {
+    document = {
         "schema": SCHEMA,
         "function": walk.name,
         "target": walk.target,
@@ -41,8 +41,13 @@ def from_walk(walk: Any) -> dict[str, Any]:
         "links": _table(walk.links),
         "fates": _table(walk.fates),
         "summary": _table(walk.summary()),
+        "buffers": _table(walk.buffers),
+        "pass_lines": _table(walk.pass_lines),
         "code": {name: walk.code(name) for name in walk.kernels.table["instruction"]},
     }
+    if walk._peaks is not None:
+        document["peaks"] = {key: _plain(value) for key, value in walk._peaks.items()}
+    return document
 
 
 def versions() -> dict[str, str]:
@@ -175,6 +180,20 @@ class SavedWalk:
             )
         return self._stages["execution"]
 
+    @property
+    def buffers(self) -> pd.DataFrame:
+        return self._later("buffers")
+
+    @property
+    def pass_lines(self) -> pd.DataFrame:
+        return self._later("pass_lines")
+
+    def _later(self, key: str) -> pd.DataFrame:
+        """A table that documents have not always held."""
+        if key not in self.document:
+            raise ValueError(f"This walk was saved before oplab kept its {key}: walk and save it again.")
+        return _frame(self.document[key])
+
     def summary(self) -> pd.DataFrame:
         return Measured(self._summary)
 
@@ -186,6 +205,25 @@ class SavedWalk:
 
     def save(self, path: str | os.PathLike[str]) -> str:
         return save(self.document, checked(path))
+
+    def diff(self, other: Any) -> Any:
+        """What differs between this walk (the left) and another, live or loaded: see `oplab.diff`."""
+        from .diff import Difference
+
+        return Difference(self, other)
+
+    def export(self, kind: str, path: str | os.PathLike[str]) -> list[str]:
+        """Write files for another tool, "model_explorer" or "perfetto"; returns their paths: see
+        `oplab.export`.
+        """
+        from .export import export
+
+        return export(self.to_json(), kind, path)
+
+    def graph(self, stage: str = "jaxpr") -> Any:
+        from .graphs import graph
+
+        return graph(self, stage)
 
     def show(self) -> Shown:
         return Shown(self.document)

@@ -26,7 +26,7 @@ from . import _jax, cost, fates, join, provenance
 from .attribution import attribute
 from .display import progress
 from .ran import table as implementations
-from .stages import emitter, execution, hlo, jaxpr, kernels, passes, script, stablehlo
+from .stages import buffers, emitter, execution, hlo, jaxpr, kernels, pass_lines, passes, script, stablehlo
 from .stages.stage import Stage
 from .tracing import WalkError, jitted, kind, on, plain_errors, readable_name, trace
 
@@ -99,6 +99,7 @@ class Walk:
         self._lock = threading.RLock()
         self._dumped: tuple[Any, passes.Dump, str] | None = None
         self._measured: tuple[list[float], pd.DataFrame, str] | None = None
+        self._peaks: dict[str, Any] | None = None  # of a machine, once someone asked for a roofline
 
     # The certain stages: the same on every run --------------------------------------------------------------
 
@@ -158,6 +159,17 @@ class Walk:
             fates,
         )
 
+    @cached_property
+    def buffers(self) -> pd.DataFrame:
+        """Which bytes are kept from which step to which, as the compiler planned it: see `stages.buffers`."""
+        dump = self._dump[1]
+        return buffers.table(dump.buffers, dump.live_ranges)
+
+    @cached_property
+    def pass_lines(self) -> pd.DataFrame:
+        """Which equations each line of `passes.text` belongs to: text_line, equations."""
+        return pass_lines.table(self._dump[1], self._tagged)
+
     def summary(self) -> pd.DataFrame:
         """One row per kernel: its equations and lines, what it costs, and, once executed, what was measured.
 
@@ -168,6 +180,16 @@ class Walk:
         """
         measured = self._measured[1] if self._measured else None
         return join.summary(self.kernels.table, self.jaxpr.table, self._module, self.fates, measured)
+
+    def roofline(self, peaks: Any = None, dtype: str = "float32") -> pd.DataFrame:
+        """What each kernel reaches and could reach, as `oplab.roofline(w, peaks, dtype)`; the page then draws
+        these peaks too. Without `peaks` this machine's are measured, which takes some seconds.
+        """
+        from .roofline import roofline
+
+        table = roofline(self, peaks, dtype)
+        self._peaks = table.attrs["peaks"]
+        return table
 
     def ran(self) -> pd.DataFrame:
         """Which implementation each operator of `oplab.ops` was lowered to; the columns are `oplab.ran`'s."""
@@ -262,6 +284,26 @@ class Walk:
 
         path = document.checked(path)  # before the work
         return document.save(self.to_json(), path)
+
+    def diff(self, other: Any) -> Any:
+        """What differs between this walk (the left) and another, live or loaded: see `oplab.diff`."""
+        from .diff import Difference
+
+        return Difference(self, other)
+
+    def export(self, kind: str, path: str | os.PathLike[str]) -> list[str]:
+        """Write files for another tool, "model_explorer" or "perfetto"; returns their paths: see
+        `oplab.export`.
+        """
+        from .export import export
+
+        return export(self.to_json(), kind, path)
+
+    def graph(self, stage: str = "jaxpr") -> Any:
+        """The program as a picture, as "jaxpr", "stablehlo" or "hlo": see `oplab.views.graph.Graph`."""
+        from .graphs import graph
+
+        return graph(self, stage)
 
     def show(self) -> Any:
         """The linked page, for a notebook cell to display."""

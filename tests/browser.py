@@ -1,17 +1,17 @@
-"""A page open in headless Chromium, driven over its DevTools socket: opened, clicked, typed into, read."""
+"""A page open in headless Chromium, driven by Playwright: opened, clicked, typed into, read.
+
+The browser is the system's own (nothing is downloaded). Playwright's loop would stand in the way of later
+tests that want an event loop, so each module of tests starts the browser and stops it again: half a second.
+"""
 
 import contextlib
-import json
 import shutil
-import subprocess
 import time
 
 import pytest
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--window-size=1366,768", "--remote-debugging-port=0"]
-COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded",
-              "Page.javascriptDialogOpening")
+SIZE = {"width": 1366, "height": 768}  # a common projector, and the smallest screen that everything must fit
+LOCAL = ("file:", "about:", "data:")
 
 
 def chromium():
@@ -23,102 +23,110 @@ def chromium():
 class Browser:
     """One tab. `errors` collects what the console and the network say; a good page says nothing."""
 
-    def __init__(self, program, folder):
-        websocket = pytest.importorskip("websocket", reason="websocket-client comes with JupyterLab")
-        command = [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        number, path = self.port(folder / "DevToolsActivePort")
-        address = f"ws://127.0.0.1:{number}{path}"
-        self.socket = websocket.create_connection(address, suppress_origin=True, timeout=60)
-        self.session, self.count, self.errors = None, 0, []
-        self.session = self.attach("page")
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+    def __init__(self, playwright, program):
+        self.chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        self.tab = self.chromium.new_page(viewport=SIZE)
+        self.place, self.errors = self.tab, []
+        self.tab.on("console", lambda message: self.errors.append(message.text))
+        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tab.on("dialog", self.dialog)
+        self.tab.on("request", self.request)
 
-    def port(self, file):
-        deadline = time.monotonic() + 30
-        while not (file.exists() and file.read_text().count("\n")):
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                self.process.kill()
-                pytest.skip("Chromium does not start here")
-            time.sleep(0.05)
-        return file.read_text().split("\n")
+    def dialog(self, dialog):
+        self.errors.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
-    def attach(self, kind):
-        """A session with the first target of a kind, once there is one."""
-        deadline = time.monotonic() + 20
-        while not (found := [t["targetId"] for t in self.call("Target.getTargets")["targetInfos"]
-                             if t["type"] == kind]):
-            assert time.monotonic() < deadline, f"the browser shows no {kind}"
-            time.sleep(0.03)
-        return self.call("Target.attachToTarget", targetId=found[0], flatten=True)["sessionId"]
-
-    def call(self, method, **params):
-        """Ask the browser for something and wait for its answer; events that come between are noted."""
-        self.count += 1
-        number = self.count
-        message = {"id": number, "method": method, "params": params}
-        self.socket.send(json.dumps(message | ({"sessionId": self.session} if self.session else {})))
-        while True:
-            got = json.loads(self.socket.recv())
-            if got.get("id") == number:
-                assert "error" not in got, got
-                return got["result"]
-            self.note(got.get("method", ""), got.get("params", {}))
-
-    def note(self, event, what):
-        url = what.get("request", {}).get("url", "")
-        if event in COMPLAINTS:
-            self.errors.append(what)
-        elif event == "Network.requestWillBeSent" and not url.startswith(("file:", "about:")):
-            self.errors.append(url)
+    def request(self, request):
+        if not request.url.startswith(LOCAL):
+            self.errors.append(request.url)
 
     def open(self, path, address=""):
         """Open a file, and wait until its script has put up the panes."""
-        self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=path.as_uri() + address)
+        self.tab.goto("about:blank")
+        self.tab.goto(path.as_uri() + address)
         self.until("document.querySelectorAll('#view-hlo .line, iframe').length")
 
     @contextlib.contextmanager
     def frame(self):
         """Inside, everything is done in the sandboxed frame of the page, which is a process of its own."""
-        outer = self.session
-        self.session = self.attach("iframe")
-        for domain in ("Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        self.place = self.tab.query_selector("iframe").content_frame()
         yield
-        self.session = outer
+        self.place = self.tab
 
     def run(self, script):
         """The value of an expression."""
-        got = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in got, got
-        return got["result"].get("value")
+        return self.place.evaluate(script)
 
     def until(self, script):
         """Wait until an expression is true, and return its value."""
         deadline = time.monotonic() + 20
-        while not (value := self.run(script)):
+        while not (value := self.run(script)):  # Playwright's own waiting is what the page's policy forbids
             assert time.monotonic() < deadline, f"never true: {script}; {self.errors}"
-            time.sleep(0.03)
+            self.tab.wait_for_timeout(20)
         return value
 
-    def mouse(self, element, *kinds):
+    def mouse(self, element):
+        """Point at a line, some letters after its beginning."""
         x, y = self.run(f"(() => {{ const box = {element}.getBoundingClientRect();"
                         " return [box.left + 60, box.top + box.height / 2]; })()")
-        for kind in kinds:
-            moved = kind == "mouseMoved"
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if moved else "left",
-                      clickCount=0 if moved else 1)
+        self.tab.mouse.move(x, y)
 
     def click(self, element):
-        self.mouse(element, "mouseMoved", "mousePressed", "mouseReleased")
+        self.mouse(element)
+        self.tab.mouse.down()
+        self.tab.mouse.up()
 
-    def press(self, key, text=""):
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **({"text": text} if text else {}))
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+    def click_in_frame(self, selector):
+        self.place.locator(selector).click(position={"x": 60, "y": 8})
 
-    def close(self):
-        self.socket.close()
-        self.process.terminate()
-        self.process.wait(20)
+    def press(self, key):
+        self.tab.keyboard.press(key)
+
+    def type(self, text):
+        self.tab.keyboard.type(text)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser with one tab; the test is skipped where there is none."""
+    sync = pytest.importorskip("playwright.sync_api", reason="the page's clicks are tried through playwright")
+    if chromium() is None:
+        pytest.skip("no Chromium on this machine")
+    with sync.sync_playwright() as playwright:
+        opened = Browser(playwright, chromium())
+        yield opened
+        opened.chromium.close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """Open a document's page. At the end nobody has complained, and nothing was asked of the network."""
+    from oplab.views.page import render
+
+    def show(document, address=""):
+        file = tmp_path / "walk.html"
+        file.write_text(render(document), encoding="utf-8")
+        browser.errors.clear()
+        browser.open(file, address)
+        return browser
+
+    yield show
+    assert browser.errors == []
+
+
+# ---- what a person sees ----------------------------------------------------------------------------------
+
+
+def line(pane, text):
+    """The first drawn line of a pane that holds the text, for `click` and `mouse`."""
+    return f"[...document.querySelectorAll('#view-{pane} .line')].find(l => l.textContent.includes({text!r}))"
+
+
+def lit(shown, pane, how=""):
+    """The numbers of the lit lines of a pane, counted from 1."""
+    lines = f"[...document.querySelectorAll('#view-{pane} .line.lit{how}')]"
+    return shown.run(f"{lines}.map(l => Number(l.dataset.i) + 1)")
+
+
+def text(shown, selector):
+    return shown.run(f"document.querySelector({selector!r}).textContent")

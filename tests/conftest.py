@@ -9,3 +9,5 @@ for name in ("XLA_FLAGS", "JAX_DISABLE_JIT", "JAX_ENABLE_X64", "JAX_COMPILATION_
 
 # Two devices, so that programs over several can be walked. A flag: it must stand before the backend is up.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+from browser import browser, page  # noqa: E402, F401  (fixtures for every test that shows a page)

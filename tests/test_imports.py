@@ -15,9 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "oplab"
 FLOORS = [
     {"tools", "__main__"},
     {"cli", "exercises", "__init__"},
-    {"walk", "tracing", "document", "graphs", "join", "bench", "roofline", "doctor",
-     "support", "ran", "alone", "lowerable", "diff", "changes",
-     "pairing", "renamed", "wording", "compare", "export", "graph_nodes"},
+    {"walk", "tracing", "document", "graphs", "join", "bench", "roofline", "doctor", "support", "ran",
+     "alone", "lowerable", "diff", "compare", "export", "graph_nodes"},
     {"checks", "stages", "provenance", "attribution", "dataflow", "flow", "islands", "fates", "vanished",
      "cost", "memory", "timing", "targets", "pallas", "ops"},
     {"trips", "flops"},  # the parts of cost, and under them what both count in

@@ -78,12 +78,7 @@ inline const Kernels& best_kernels() {
 #if defined(OPLAB_X86)
     const int bits = std::min(allowed_bits(), vector_bits());
 #if defined(OPLAB_AMX)
-    if (allowed_bits() > 512 && has_amx()) {
-      Kernels both = avx512::kernels;
-      both.name = amx::float32.name, both.forward = amx::float32.forward;
-      both.forward_scratch = amx::float32.forward_scratch;
-      return both;
-    }
+    if (allowed_bits() > 512 && has_amx()) return amx::float32;
 #endif
     if (bits >= 512) return avx512::kernels;
     if (bits >= 256) return avx2::kernels;

@@ -72,6 +72,26 @@ PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
               r"|\b(?:[xyz]mm\d+|k[0-7]|[xwvqds]\d+)\b"),
         ("a", r"\b(?:(?:[xyzdqo]|[xyz]mm|t)?word|byte) ptr\b"),
         _NUMBER, _WORD),
+    #   @%p1 ld.global.v4.f32  {%f1, %f2, %f3, %f4}, [%rd5+16];
+    "ptx": (
+        ("c", r"//.*|/\*.*?\*/"),
+        _STRING,
+        ("k", r"^[ \t]*\$?[A-Za-z_][\w$]*:"),
+        ("v", r"%[A-Za-z_][\w.]*(?:<\d+>)?|\$L[\w$]*"),
+        ("o", r"\b[a-z][a-z0-9_]*(?:(?:\.|::)[a-z0-9_]+)+|\b(?:ret|exit|bra|call|trap)\b"),
+        ("t", r"\.(?:pred|[busf]\d+(?:x2)?|bf16(?:x2)?|tf32|e4m3|e5m2|v[248])\b"),
+        ("k", r"\.[a-z_]+\b"),
+        ("n", r"\b0[fFdD][0-9a-fA-F]+\b"),
+        _NUMBER, ("", r"[A-Za-z_$][\w$]*")),
+    #         /*0040*/          @!P0 LDG.E.128 R4, desc[UR4][R2.64+0x10] ;      /* 0x0000000402047981 */
+    "sass": (
+        ("c", r"//.*|/\*.*?\*/"),
+        _STRING,
+        ("k", r"^[ \t]*\.[A-Za-z_][\w.$]*:|^[ \t]*\.[a-z_]+\b"),
+        ("v", r"\b(?:U?R\d+|U?RZ|U?P\d|U?PT|SRZ|SR_\w+|S?B\d+)(?:\.\w+)*\b|\.L_[\w.$]+"),
+        ("o", r"\b[A-Z][A-Z0-9]*(?:\.\w+)*(?=[ ;])"),
+        ("a", r"\b(?:desc|gdesc|tmem|cx?)(?=\[)"),
+        _NUMBER, _WORD),
 }
 
 LANGUAGES = ("python", *PATTERNS)

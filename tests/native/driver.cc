@@ -289,6 +289,16 @@ static std::vector<Spec> specs() {
       {"a value of inf, causal", 1, 80, 80, 2, 1, 8, 8, top, "", "", {}, [](Problem& p) { p.poison(50, 1, kInf); }},
       {"a query of NaN", 1, 80, 80, 2, 1, 8, 8, 0, "", "", {}, odd_query},
       {"a query of NaN, causal", 1, 80, 80, 2, 1, 8, 8, top, "", "", {}, odd_query},
+      // Queries enough for AMX to take numbers in pieces; some of these it has to hand on.
+      {"long", 1, 300, 140, 1, 1, 64, 64},
+      {"long, ragged", 1, 261, 70, 2, 1, 40, 70},
+      {"long, causal", 1, 300, 170, 2, 2, 33, 17, top},
+      {"long, everything", 1, 270, 140, 4, 2, 12, 100, bottom, "b1ts", "1h1s", {130}},
+      {"long, blind queries", 1, 260, 50, 2, 1, 16, 16, 0, "11ts", "", {}, blind},
+      {"long, large scores", 1, 256, 31, 2, 2, 8, 8, 0, "", "", {}, large},
+      {"long, padding of NaN", 1, 256, 60, 2, 2, 8, 8, 0, "", "", {40}, poison_from(40)},
+      {"long, a key of NaN", 1, 280, 200, 2, 2, 8, 8, top, "", "", {}, [](Problem& p) { p.poison(150, kNaN, 1); }},
+      {"long, a query of NaN", 1, 280, 60, 2, 2, 8, 8, 0, "", "", {}, odd_query},
   };
 }
 

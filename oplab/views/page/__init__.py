@@ -5,9 +5,11 @@ security policy allows only the one style sheet and the one script that were put
 comes from the document (source lines, names, compiler text) is untrusted: it travels as JSON and is shown as
 text, never as markup.
 
-Parts: `model.py` makes the data, `page.html` is the frame, `page.css` the look; of the script, `links.js`
-says which line belongs to which, `list.js` draws long texts a window at a time, `panes.js`, `tables.js` and
-`ledger.js` are what stands side by side; `sentence.js`, `search.js` and `page.js` answer the person.
+Parts: `model.py` makes the data, `pack.py` makes it small, `page.html` is the frame, `page.css` and
+`views.css` the look. Of the script, `links.js` says which line belongs to which, `list.js` draws long texts a
+window at a time; `panes.js`, `tables.js` and `ledger.js` are what stands side by side, `diff.js` what the
+passes changed, `plot.js` a drawing above its table (`memory.js`, `timeline.js`, `roofline.js`);
+`sentence.js`, `search.js` and `page.js` answer the person.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import hashlib
 import html
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -26,10 +27,12 @@ from typing import Any
 
 from oplab.display import stable
 from oplab.views.page.model import TEXTS, code, model, records
+from oplab.views.page.pack import deflated as _packed  # noqa: F401  (the stepper's page takes it from here)
+from oplab.views.page.pack import pack
 
-SCRIPTS = ("links.js", "list.js", "panes.js", "tables.js", "ledger.js", "sentence.js", "search.js",
-           "page.js")
-PLAIN_BYTES = 200_000  # data above this is compressed; the page unpacks it
+SCRIPTS = ("pack.js", "links.js", "list.js", "panes.js", "tables.js", "ledger.js", "plot.js",
+           "memory.js", "timeline.js", "roofline.js", "diff.js", "sentence.js", "search.js", "page.js")
+PLAIN_BYTES = 200_000  # data above this is packed; the page unpacks it
 HEIGHT = 600  # pixels of the frame in a notebook
 # Characters that a reader cannot see or that move others around; they are shown by their code point instead.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -44,7 +47,8 @@ def render(document: Mapping[str, Any]) -> str:
     Under OPLAB_STABLE=1 times are a dash, so that the same walk gives the same bytes on every run.
     """
     style, script = _style(), _script()
-    data = _json(model(document))
+    shown = model(document)
+    data = _json(shown)
     policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
               "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
     name = visible(document.get("function", ""))
@@ -52,8 +56,8 @@ def render(document: Mapping[str, Any]) -> str:
         policy=policy, style=style, script=script,
         title=html.escape(f"{name[:80]} · oplab"), function=html.escape(name),
         facts=html.escape(_facts(document)), fallback=_fallback(document),
-        data=data if len(data) < PLAIN_BYTES else json.dumps(_packed(data)),
-        code=_packed(_json(code(document))))
+        data=data if len(data) < PLAIN_BYTES else json.dumps(pack(shown)),
+        code=pack(code(document)))
 
 
 def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
@@ -86,7 +90,7 @@ def _file(name: str) -> str:
 
 
 def _style() -> str:
-    return "\n" + _file("page.css")
+    return "\n" + _file("page.css") + _file("views.css")
 
 
 def _script() -> str:
@@ -100,11 +104,6 @@ def _hash(text: str) -> str:
 def _json(value: Any) -> str:
     """JSON that can stand in a script element: with no `<` in it, nothing in it can end or begin one."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _packed(text: str) -> str:
-    """Deflated, in base64: a tenth of the size, and the browser takes it apart by itself."""
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def _facts(document: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 // A long list of lines of one height, of which only those in view are in the document.
 
 const ALL_AT_ONCE = 400;  // up to here every line is drawn, so that the browser's own search finds it too
-const MARGIN = 30;  // lines drawn above and below the view
+const MARGIN = 12;  // lines drawn above and below the view
 const LONGEST = 3000;  // characters of a line that are shown
 // Characters that a reader cannot see or that move others around, and halves of characters.
 const HIDDEN = new RegExp("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
@@ -24,20 +24,43 @@ function make(tag, name, ...children) {
 
 class List {
   // view: the element that scrolls. draw(i, line) fills a line; look(i) gives its classes.
+  // Where the view stands (`top`) and how tall it is are remembered: to ask the browser in the middle of a change
+  // would make it lay out everything anew, once for each pane.
   constructor(view, height, draw, look) {
-    Object.assign(this, { view, height, draw, look, count: 0, drawn: new Map(), cursor: -1, first: -1 });
+    Object.assign(this, { view, height, draw, look, count: 0, drawn: new Map(), cursor: -1, first: -1, top: 0, tall: 0 });
     this.sheet = make("div", "sheet");
     this.sheet.setAttribute("role", "none");
     this.ruler = make("div", "ruler");
     this.ruler.setAttribute("aria-hidden", "true");
     view.replaceChildren(this.sheet);
     view.after(this.ruler);
-    view.addEventListener("scroll", () => this.later());
-    new ResizeObserver(() => this.later()).observe(view);
+    view.addEventListener("scroll", () => { this.top = view.scrollTop; this.later(); });
+    new ResizeObserver(() => this.measure()).observe(view);
     this.ruler.addEventListener("click", (event) => {
       const at = (event.clientY - this.ruler.getBoundingClientRect().top) / this.ruler.clientHeight;
-      this.view.scrollTop = at * this.count * this.height - this.view.clientHeight / 2;
+      this.scroll(at * this.count * this.height - this.tall / 2);
     });
+  }
+
+  measure() {
+    this.tall = this.view.clientHeight;
+    this.top = this.view.scrollTop;
+    const bar = this.head && this.head.clientWidth - this.view.clientWidth;  // the scroll bar's width
+    if (this.head) this.head.style.paddingRight = `${bar + 4}px`;
+    this.later();
+  }
+
+  scroll(top) {
+    this.top = Math.max(0, Math.min(top, this.count * this.height - this.tall));
+    if (!List.due.size) queueMicrotask(List.settle);
+    List.due.add(this);
+  }
+
+  // All panes scroll together, after all of them have changed: so the page is laid out once, not once for each.
+  static due = new Set();
+  static settle() {
+    for (const list of List.due) list.view.scrollTop = list.top;
+    List.due.clear();
   }
 
   // New contents: so many lines, the longest of so many characters.
@@ -62,16 +85,14 @@ class List {
   }
 
   paint() {
-    if (this.first >= 0 && this.view.clientHeight) {
-      this.view.scrollTop = this.first * this.height;
+    if (this.first >= 0 && this.tall) {
+      this.scroll(this.first * this.height);
       this.first = -1;
     }
-    const top = Math.floor(this.view.scrollTop / this.height);
+    const top = Math.floor(this.top / this.height);
     const all = this.count <= ALL_AT_ONCE;
-    const bar = this.head && this.head.clientWidth - this.view.clientWidth;  // the scroll bar's width
-    if (this.head) this.head.style.paddingRight = `${bar + 4}px`;
     const first = all ? 0 : Math.max(0, top - MARGIN);
-    const shown = Math.ceil(this.view.clientHeight / this.height);
+    const shown = Math.ceil(this.tall / this.height);
     const last = all ? this.count : Math.min(this.count, top + shown + MARGIN);
     for (const [i, line] of this.drawn) if (i < first || i >= last) { line.remove(); this.drawn.delete(i); }
     const fresh = [];
@@ -84,9 +105,14 @@ class List {
     line.dataset.i = i;
     line.style.top = `${i * this.height}px`;
     line.id = `${this.view.id}-${i}`;
-    line.setAttribute("role", "option");
-    line.setAttribute("aria-setsize", this.count);
-    line.setAttribute("aria-posinset", i + 1);
+    if (this.view.getAttribute("role") === "grid") {  // its cells may hold buttons
+      line.setAttribute("role", "row");
+      line.setAttribute("aria-rowindex", i + 1);
+    } else {
+      line.setAttribute("role", "option");
+      line.setAttribute("aria-setsize", this.count);
+      line.setAttribute("aria-posinset", i + 1);
+    }
     this.draw(i, line);
     this.drawn.set(i, line);
     return line;
@@ -102,14 +128,15 @@ class List {
   }
 
   inView(i) {
-    const top = i * this.height - this.view.scrollTop;
-    return top >= 0 && top + this.height <= this.view.clientHeight;
+    const top = i * this.height - this.top;
+    return top >= 0 && top + this.height <= this.tall;
   }
 
   reveal(i) {
     this.first = -1;
+    if (!this.tall) this.measure();  // this pane has only just been shown
     if (this.inView(i)) return;
-    this.view.scrollTop = i * this.height - this.view.clientHeight / 3;
+    this.scroll(i * this.height - this.tall / 3);
     this.paint();
   }
 
@@ -127,7 +154,7 @@ class List {
       const at = Math.round((i / Math.max(1, this.count)) * 150);
       if (!ticks.has(at) || name !== "inside") ticks.set(at, name);
     }
-    const long = this.count * this.height > this.view.clientHeight;
+    const long = this.count * this.height > this.tall;
     this.ruler.replaceChildren(...(long ? [...ticks] : []).map(([at, name]) => {
       const tick = make("i", name);
       tick.style.top = `${at / 1.5}%`;

@@ -14,11 +14,14 @@ from typing import Any
 
 from oplab.display import stable
 from oplab.views import highlight
+from oplab.views.page.model_memory import memory
+from oplab.views.page.model_roofline import roofs
+from oplab.views.page.model_timeline import timeline
 from oplab.views.picture import COLOURS
 from oplab.views.timeline import operator
 
 TEXTS = {"script": "python", "jaxpr": "jaxpr", "stablehlo": "mlir", "hlo": "hlo"}  # linked texts, languages
-FORMS = {"mlir": "mlir", "llvm": "llvm", "asm": "asm"}  # forms of a kernel's code: their language
+FORMS = {form: form for form in ("mlir", "llvm", "asm", "ptx", "sass")}  # of a kernel's code: the language
 IDS = {"script": "", "jaxpr": "equation", "stablehlo": "op", "hlo": "instruction", "kernels": "instruction"}
 HOW = {"exact": 0, "inferred": 1, "compiler": 2}
 # HLO instructions that do no work of their own; coverage leaves them out.
@@ -49,11 +52,14 @@ def model(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "function": str(document.get("function", "")), "target": str(document.get("target", "")),
         "equations": equations, "rows": rows, "pairs": pairs,
-        "texts": {name: _text(name, stages) for name in TEXTS}, "numbers": _line_numbers(stages),
+        "texts": {name: _lines(name, stages) for name in TEXTS}, "numbers": _line_numbers(stages),
         "passes": [{key: row.get(key) for key in PASS} for row in tables["passes"]],
         "coverage": coverage(tables["hlo"]), "executed": _executed(stages), "measured": _run(stages),
         "patterns": highlight.PATTERNS, "languages": {**TEXTS, **FORMS}, "colours": COLOURS,
-        "runs": [_runs(line) for line in _text("script", stages).split("\n")],
+        "runs": [_runs(line) for line in _lines("script", stages)],
+        "memory": memory(records(document.get("buffers")), rows["hlo"]),
+        "timeline": timeline(records(stages.get("execution", {}).get("table")), rows["hlo"]),
+        "roofs": roofs(document.get("peaks")),
     }
 
 
@@ -67,7 +73,16 @@ def code(document: Mapping[str, Any]) -> dict[str, Any]:
                            for form in FORMS if form in forms}
                for name, forms in document.get("code", {}).items()}
     passes = document.get("stages", {}).get("passes", {}).get("text", "")
-    return {"kernels": kernels, "texts": list(number), "passes": str(passes)}
+    return {"kernels": kernels, "texts": [text.split("\n") for text in number],
+            "passes": str(passes).split("\n"), "pass_lines": _pass_lines(document)}
+
+
+def _pass_lines(document: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Line of the passes' text (from 1) -> the numbers of the equations that its tag names."""
+    jaxpr = records(document.get("stages", {}).get("jaxpr", {}).get("table"))
+    number = {str(row.get("equation")): n for n, row in enumerate(jaxpr)}
+    return {str(row["text_line"]): _numbers(row["equations"], number)
+            for row in records(document.get("pass_lines"))}
 
 
 def coverage(hlo: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -166,10 +181,10 @@ def _join(rows: dict[str, list[dict]], links: list[dict], number: Mapping[str, i
 # ---- the texts -------------------------------------------------------------------------------------------
 
 
-def _text(name: str, stages: Mapping[str, Any]) -> str:
+def _lines(name: str, stages: Mapping[str, Any]) -> list[str]:
     """A stage's text; the script without its line numbers, which stand in the margin."""
-    text = str(stages.get(name, {}).get("text", ""))
-    return "\n".join(_NUMBERED.sub("", line) for line in text.split("\n")) if name == "script" else text
+    lines = str(stages.get(name, {}).get("text", "")).split("\n")
+    return [_NUMBERED.sub("", line) for line in lines] if name == "script" else lines
 
 
 def _line_numbers(stages: Mapping[str, Any]) -> list[int]:

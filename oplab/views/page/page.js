@@ -4,23 +4,24 @@ const VIEWS = [
   ["stages", "Stages", ["script", "jaxpr", "stablehlo", "hlo", "kernels", "time"]],
   ["fates", "Where did my operator go?", ["script", "jaxpr", "fates"]],
   ["passes", "Passes", ["script", "jaxpr", "passes"]],
+  ["timeline", "Timeline", ["script", "hlo", "timeline"]],
+  ["memory", "Memory", ["script", "hlo", "memory"]],
+  ["roofline", "Roofline", ["script", "hlo", "roofline"]],
   ["summary", "Summary", ["script", "kernels", "summary"]],
 ];
 const WELCOME = "Point at a line; click to keep it. Arrows move, / searches, Esc clears.";
+const SIZES = [0.8, 1, 1.25, 1.5, 1.8];  // of the text, and of everything with it
+const REST = 25;  // milliseconds under the mouse before a line is shown
 const $ = (id) => document.getElementById(id);
-
-// A block of data: JSON as it stands, or deflated in base64.
-async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
 
 async function main() {
   let data = JSON.parse($("data").textContent);
   if (typeof data === "string") data = await unpack(data);
   let code = null;
-  const page = new Page(data, () => (code ??= unpack($("code").textContent)));
+  const shown = new Promise((done) => {  // code is long: it waits until the first picture stands
+    requestAnimationFrame(() => setTimeout(() => done(performance.mark("shown"))));
+  });
+  const page = new Page(data, () => (code ??= shown.then(() => unpack($("code").textContent))));
   page.start();
 }
 
@@ -32,31 +33,38 @@ class Page {
     this.hovered = null;
     this.hidden = new Set();
     const pick = (stage, row) => this.pin([stage, row]);
+    const choose = (target, pane) => this.pin(target, pane);
     this.panes = [
       new TextPane("script", "Script", "the lines of Python that were reached", data),
       new TextPane("jaxpr", "Jaxpr", "what tracing kept", data),
       new TextPane("stablehlo", "StableHLO", "what the compiler is given", data),
       new TextPane("hlo", "Optimised HLO", "what the compiler made of it", data),
       new KernelPane(data, code, pick), new TimePane(data),
+      new TimelinePane(data, choose), new MemoryPane(data, choose), new RooflinePane(data, choose),
       new FatesPane(data, (n) => this.goPass(n), (name) => this.pinName(name)),
-      new PassesPane(data, code), new SummaryPane(data),
+      new DiffPane(data, code), new SummaryPane(data),
     ];
     this.pane = Object.fromEntries(this.panes.map((pane) => [pane.key, pane]));
   }
 
   start() {
-    for (const id of ["coverage", "search", "bar", "panes", "status"]) $(id).hidden = false;
+    for (const id of ["coverage", "sizes", "search", "bar", "panes", "status"]) $(id).hidden = false;
     document.body.classList.add("ready");
     this.coverage();
     $("panes").append(...this.panes.map((pane) => pane.box));
     $("tabs").append(...VIEWS.map(([key, title]) => this.tab(key, title)));
     this.panes.forEach((pane) => this.listen(pane));
     this.search = new Search(this);
+    $("smaller").addEventListener("click", () => this.resize(-1));
+    $("larger").addEventListener("click", () => this.resize(1));
     this.legend();
     document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("resize", () => this.layout());
+    // Not the window's resize event: JupyterLab first lays a frame out without a size, and then none comes.
+    new ResizeObserver(() => this.layout()).observe(document.documentElement);
     window.addEventListener("hashchange", () => this.follow());
+    this.size = SIZES.indexOf(window.innerWidth >= 1800 && window.innerHeight >= 900 ? 1.25 : 1);
     this.view("stages");
+    this.resize(0);
     for (const pane of this.panes) if (pane.begin) pane.begin();
     this.follow();
     this.apply(null);
@@ -71,7 +79,7 @@ class Page {
     parts.forEach(([n], at) => { bar.children[at].style.flexGrow = n; });
     bar.setAttribute("aria-hidden", "true");
     const words = parts.map(([n, , name]) => `${percent(n / all)} ${name}`).join(", ");
-    const long = make("span", "long", `${all} computing instruction${all > 1 ? "s" : ""}:`);
+    const long = make("span", "long", `${all.toLocaleString("en")} computing instruction${all > 1 ? "s" : ""}:`);
     $("coverage").append(bar, long, make("span", "", words));
     $("coverage").title = "Of the optimised instructions that do work (no parameters, constants, tuples, bitcasts): "
       + "how sure it is which of your equations they come from.";
@@ -127,11 +135,20 @@ class Page {
     for (const button of $("toggles").children) {
       button.setAttribute("aria-pressed", String(!this.hidden.has(button.dataset.pane)));
     }
-    const room = window.innerWidth, n = open.length;
+    const room = window.innerWidth / SIZES[this.size], n = open.length;
     const columns = Math.min(room / n >= 380 || n < 3 ? n : Math.ceil(n / 2), Math.max(1, Math.floor(room / 290)));
     main.className = `${this.current[0]} ${room < 580 ? "narrow" : ""} n${n}`;
     main.style.setProperty("--columns", columns);
     for (const pane of this.panes) if (!pane.box.hidden) pane.list.later();
+  }
+
+  // Larger text for those at the back, smaller for long lines; a large screen begins one step up.
+  resize(by) {
+    this.size = Math.max(0, Math.min(SIZES.length - 1, this.size + by));
+    $("smaller").disabled = !this.size;
+    $("larger").disabled = this.size === SIZES.length - 1;
+    document.documentElement.style.setProperty("--size", SIZES[this.size]);
+    this.layout();
   }
 
   goPass(n) {
@@ -169,7 +186,7 @@ class Page {
     this.resting = setTimeout(() => {
       this.hovered = target;
       this.apply(pane);
-    }, target ? 70 : 200);
+    }, target ? REST : 200);
   }
 
   pin(target, pane = null) {
@@ -216,6 +233,7 @@ class Page {
       return document.activeElement.blur();
     }
     if (typing) return;
+    if (event.key === "+" || event.key === "=" || event.key === "-") return this.resize(event.key === "-" ? -1 : 1);
     if (event.key === "/") {
       event.preventDefault();
       return $("query").focus();

@@ -83,8 +83,8 @@ class TextPane extends Pane {
     this.say(data.texts[key]);
   }
 
-  say(text) {
-    this.text = text.split("\n");
+  say(lines) {
+    this.text = lines;
     this.owner = rowOfEachLine(this.text, this.rows, this.key === "jaxpr" || this.key === "stablehlo");
     this.places = new Map();
     this.owner.forEach((row, i) => {
@@ -208,7 +208,7 @@ class KernelPane extends Pane {
     const names = Object.keys(forms);
     this.form = form || (names.includes(this.form) ? this.form : names.includes("llvm") ? "llvm" : names[0]);
     this.tabs.replaceChildren(...names.map((name) => {
-      const button = make("button", "form", { mlir: "MLIR", llvm: "LLVM", asm: "asm" }[name] || name);
+      const button = make("button", "form", { mlir: "MLIR", llvm: "LLVM", asm: "asm", ptx: "PTX", sass: "SASS" }[name] || name);
       button.setAttribute("aria-pressed", name === this.form);
       button.addEventListener("click", () => this.show(row, name));
       return button;
@@ -221,9 +221,8 @@ class KernelPane extends Pane {
     this.put(texts[forms[this.form]]);
   }
 
-  put(text) {
-    this.text = text.split("\n");
-    this.view.scrollTop = 0;
+  put(lines) {
+    this.text = lines;
     this.list.fill(this.text.length, longest(this.text));
     const start = this.form === "llvm" ? this.text.findIndex((line) => line.startsWith("define ")) : 0;
     this.list.begin(Math.max(0, start));

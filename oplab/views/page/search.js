@@ -30,7 +30,7 @@ class Search {
       pane.list.restyle();
     }
     if (this.hits.length) this.move(1);
-    else $("matches").textContent = wanted ? "none" : "";
+    else $("found").textContent = wanted ? "none" : "";
   }
 
   move(by) {
@@ -40,6 +40,6 @@ class Search {
     pane.list.reveal(i);
     if (pane.target(i)) this.page.point(pane, i);
     else { pane.list.cursor = i; pane.list.restyle(); }
-    $("matches").textContent = `${this.at + 1} of ${this.hits.length}`;
+    $("found").textContent = `${this.at + 1} of ${this.hits.length}`;
   }
 }

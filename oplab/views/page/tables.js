@@ -48,6 +48,7 @@ class TablePane extends Pane {
     super(key, title, hint);
     this.head = make("div", "head");
     this.body.prepend(this.head);
+    this.view.setAttribute("role", "grid");
     this.list = new List(this.view, height, (i, line) => this.draw(i, line), (i) => this.look(i));
     this.list.head = this.head;
     this.order = [];
@@ -63,7 +64,10 @@ class TablePane extends Pane {
 
   target(i) { return i < this.order.length ? [this.stage, this.order[i]] : null; }
   lines(stage, row) { return stage === this.stage && this.place.has(row) ? [this.place.get(row)] : []; }
-  cells(line, ...cells) { line.append(...cells.map((c) => (c instanceof Node ? c : make("span", "cell", c)))); }
+  cells(line, ...cells) {
+    line.append(...cells.map((c) => (c instanceof Node ? c : make("span", "cell", c))));
+    for (const cell of line.children) cell.setAttribute("role", "gridcell");
+  }
 }
 
 // One bar per kernel. A kernel's time is never shared out among its operators: the bar carries all their colours.
