@@ -1,4 +1,4 @@
-"""How things are printed: the stable mode, in which nothing that varies shows, and the progress bar.
+"""How things are printed: the stable mode, in which nothing that varies shows, errors, the progress bar.
 
 `OPLAB_STABLE=1` is for outputs that are compared, such as a notebook's: times become dashes, versions are
 masked, no bar is drawn. The numbers behind a dash are all there; only the picture of the table changes.
@@ -7,6 +7,7 @@ masked, no bar is drawn. The numbers behind a dash are all there; only the pictu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,11 +15,19 @@ import pandas as pd
 from tqdm import tqdm
 
 DASH = "–"
+# JAX's pointers: the reader's own line is shown beside a sentence, and addresses change with the version.
+_POINTERS = re.compile(r" *The error occurred while tracing the function .*? for \w+\.| *See https://\S+$"
+                       r"| at (?:/|[A-Za-z]:\\)[^\n]*?:\d+(?= |$)")
 
 
 def stable() -> bool:
     """Is this the display mode in which nothing that varies is printed?"""
     return os.environ.get("OPLAB_STABLE", "") not in ("", "0")
+
+
+def reason(error: BaseException) -> str:
+    """The first paragraph of an error's text, in one line, without places in files or addresses."""
+    return _POINTERS.sub("", " ".join(str(error).split("\n\n")[0].split()))
 
 
 def progress(things: Iterable[Any], **options: Any) -> tqdm:

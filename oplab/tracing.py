@@ -9,20 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from . import _jax
+from .display import reason
 from .stages import script
 
 _jax.hide_frames(__file__)  # whoever traces is the lab, not the experiment
-
-
-# Where the function stands is shown with its line, and the address changes from version to version.
-_POINTERS = re.compile(r" *The error occurred while tracing the function .*? for \w+\.| *See https://\S+$")
 
 
 class WalkError(ValueError):
@@ -62,12 +58,11 @@ def trace(jitted: Any, name: str, args: tuple, kwargs: dict) -> Any:
             "or nest fewer jitted functions."
         ) from error
     except Exception as error:
-        reason = _POINTERS.sub("", " ".join(str(error).split("\n\n")[0].split()))
         hint = ""
         if not args and not kwargs:
             hint = f" It was given no arguments: write oplab.walk({name}, x, ...) with example arrays."
         raise WalkError(
-            f"{name} could not be traced, {type(error).__name__}: {reason[:600]}{hint}"
+            f"{name} could not be traced, {type(error).__name__}: {reason(error)[:600]}{hint}"
         ) from error
 
 

@@ -8,10 +8,13 @@ import copy
 import getpass
 import platform
 import re
+from statistics import median
 
 import nbformat
 
 LONGEST_CELL = 12  # lines
+FEW_WORDS, MANY_WORDS, MOST_WORDS = 15, 45, 80  # of prose in a cell: between these in the middle, never more
+SHORTEST_WORDS = 20  # characters that say what a picture shows
 MOST_SKIPPED, MOST_IGNORED = 1, 8  # cells in one notebook
 
 MARKER = re.compile(r"^\s*#\s*(NBVAL_[A-Z_]+)\s*$", re.MULTILINE)
@@ -24,6 +27,7 @@ TIMING = re.compile(
     r"(?:ns|us|µs|μs|ms|s|sec|(?:milli|micro|nano)?seconds?)\b(?!\s*=)"
 )
 MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL)
+NOT_PROSE = re.compile(r"<details>.*?</details>|^```.*?^```|^#+ [^\n]*", re.DOTALL | re.MULTILINE)
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
 NO_WORDS = re.compile(r"<[\w. ]+( at 0x\w+| size )")  # <Figure size 640x480 with 1 Axes>
 
@@ -120,24 +124,59 @@ def long_cells(notebook):
 def mute_pictures(notebook):
     """A picture needs words for those who do not see it: in its metadata, its cell's, or as its text."""
     for number, cell in enumerate(notebook.cells, 1):
-        mute = [output for output in cell.get("outputs", ()) if _is_mute(cell, output)]
-        mute += re.findall(r"!\[\s*\]\(", cell.source) if cell.cell_type == "markdown" else []
-        for html in html_of(cell):
-            mute += [tag for tag in re.findall(r"<img\b[^>]*>", html) if not _has_alt(tag)]
-        if mute:
-            yield f"cell {number} shows {len(mute)} pictures without alternative text"
+        for words in _spoken(cell):
+            if len(words.strip()) < SHORTEST_WORDS:
+                yield f"cell {number} shows a picture and says only {words!r}, not what there is to see"
 
 
-def _is_mute(cell, output):
-    data, metadata = output.get("data", {}), output.get("metadata", {})
-    kinds = [kind for kind in PICTURES if kind in data]
-    text = data.get("text/plain", "")
-    words = [metadata.get("alt"), cell.metadata.get("alt"), "" if NO_WORDS.match(text) else text]
-    return bool(kinds) and not any([*words, *(metadata.get(kind, {}).get("alt") for kind in kinds)])
+def _spoken(cell):
+    """For each picture in a cell, the words that stand for it."""
+    for output in cell.get("outputs", ()):
+        data, metadata = output.get("data", {}), output.get("metadata", {})
+        text = data.get("text/plain", "")
+        words = [metadata.get("alt"), cell.metadata.get("alt"), "" if NO_WORDS.match(text) else text]
+        words += [metadata.get(kind, {}).get("alt") for kind in PICTURES]
+        if any(kind in data for kind in PICTURES):
+            yield max(filter(None, words), key=len, default="")
+    if cell.cell_type == "markdown":
+        yield from re.findall(r"!\[(.*?)\]\(", cell.source, re.DOTALL)
+    for html in html_of(cell):
+        for tag in re.findall(r"<img\b[^>]*>", html):
+            alt = re.search(r"""\balt\s*=\s*(?:"([^"]*)"|'([^']*)')""", tag)
+            yield alt[1] or alt[2] or "" if alt else ""
 
 
-def _has_alt(tag):
-    return re.search(r"""\balt\s*=\s*("[^"]*[^"\s]|'[^']*[^'\s])""", tag)
+def missing_glyphs(notebook):
+    """matplotlib draws an empty box for a letter that its font lacks, and warns."""
+    for number, cell in code_cells(notebook):
+        for text in words_of(cell):
+            yield from (f"cell {number}: {found}" for found in re.findall(r"Glyph \d+ .*missing.*", text))
 
 
-RULES = [stripped, much_ignored, personal, timings, ill_formed, long_cells, mute_pictures]
+def idle_predictions(notebook):
+    """A prediction is put to the test by the very next cell."""
+    after = [*notebook.cells[1:], None]
+    for number, (cell, following) in enumerate(zip(notebook.cells, after), 1):
+        predicts = cell.cell_type == "markdown" and "### Predict" in cell.source
+        if predicts and (following is None or following.cell_type != "code"):
+            yield f"cell {number} asks for a prediction, and no code cell follows that would test it"
+
+
+def uneven_prose(notebook):
+    """Neither a lecture nor a telegram between two cells that run. Folded answers and code do not count."""
+    lengths = {n: len(_prose(cell).split()) for n, cell in enumerate(notebook.cells, 1)
+               if cell.cell_type == "markdown"}
+    for number, words in lengths.items():
+        if words > MOST_WORDS:
+            yield f"cell {number} has {words} words, at most {MOST_WORDS} are read in one go"
+    if lengths and not FEW_WORDS <= median(lengths.values()) <= MANY_WORDS:
+        yield (f"the cells of prose have {median(lengths.values()):.0f} words in the middle, "
+               f"{FEW_WORDS} to {MANY_WORDS} are wanted")
+
+
+def _prose(cell):
+    return MARKUP.sub(" ", NOT_PROSE.sub("", cell.source))
+
+
+RULES = [stripped, much_ignored, personal, timings, ill_formed, long_cells, mute_pictures, missing_glyphs,
+         idle_predictions, uneven_prose]

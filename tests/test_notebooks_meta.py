@@ -7,13 +7,16 @@ import pytest
 from nbformat import v4
 from notebook_rules import (
     RULES,
+    idle_predictions,
     ill_formed,
     long_cells,
+    missing_glyphs,
     much_ignored,
     mute_pictures,
     personal,
     stripped,
     timings,
+    uneven_prose,
 )
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
@@ -55,8 +58,12 @@ def code(source="f()", *outputs, count=1, tags=(), **metadata):
     return v4.new_code_cell(source, outputs=list(outputs), execution_count=count, metadata=metadata)
 
 
+ENOUGH = "And so many words more that somebody who opens this cell finds something to read in it."
+
+
 def prose(text):
-    return v4.new_markdown_cell(text)
+    """A cell with enough words, whatever the text."""
+    return v4.new_markdown_cell(f"{text}\n\n{ENOUGH}")
 
 
 def shown(data, **metadata):
@@ -71,13 +78,14 @@ def says(text):
 FIGURE = "<Figure size 640x480 with 1 Axes>"
 GOOD = [
     prose("# A title\n\n20 minutes. The matrix has 64 rows and s = 3; see `/home` and 5 steps."),
-    prose("![a graph](g.png)"),
+    prose("![a graph with two boxes and an arrow](g.png)"),
+    prose("### Predict\n\nHow many?"),
     code("x = 1"),
     says("1\nmedian_us  -\n12 instructions, 3 mul, 24.5 MiB\nx = 4s = 5\n"),
     code("plot()", shown({"image/png": "AAAA", "text/plain": "two bars, the second half as long"})),
-    code("plot()", shown({"image/png": "AAAA", "text/plain": FIGURE}), alt="a line"),
-    code("plot()", shown({"image/png": "AAAA"}, **{"image/png": {"alt": "a line"}})),
-    code("page", shown({"text/html": "<table><tr><td>3</td><td>sum</td></tr></table><img alt='a' src='x'>"})),
+    code("plot()", shown({"image/png": "AAAA", "text/plain": FIGURE}), alt="a line that falls to the right"),
+    code("plot()", shown({"image/png": "AAAA"}, **{"image/png": {"alt": "a line that falls to the right"}})),
+    code("page", shown({"text/html": "<table><td>3</td></table><img alt='a box between arrows' src='x'>"})),
     code("sleep()", count=None, tags=["nbval-skip"]),
     code("", count=None),
 ]
@@ -92,6 +100,7 @@ def ignored(times, source="f()", tags=("nbval-ignore-output",)):
     return [code(source, tags=tags) for _ in range(times)]
 
 
+GLYPH = "oplab/views/plots.py:12: UserWarning: Glyph 8594 (\\N{RIGHTWARDS ARROW}) missing from font(s) X.\n"
 TRACEBACK = v4.new_output("error", ename="E", evalue="e", traceback=['File "/usr/lib/x.py", line 3'])
 BAD = [  # (what is wrong, the rule that must say so, the cells)
     ("stripped", stripped, [code("print(1)", count=None)]),
@@ -112,6 +121,14 @@ BAD = [  # (what is wrong, the rule that must say so, the cells)
     ("a mute drawing", mute_pictures, [code("f()", shown({"image/svg+xml": "<svg/>"}))]),
     ("a mute tag", mute_pictures, [code("f()", shown({"text/html": "<img src='x' alt=''>"}))]),
     ("a mute picture in prose", mute_pictures, [prose("![](graph.png)")]),
+    ("a picture with one word", mute_pictures, [code("f()", shown({"image/png": "AA"}), alt="plot")]),
+    ("a tag with one word", mute_pictures, [code("f()", shown({"text/html": "<img src='x' alt=\"plot\">"}))]),
+    ("a letter the font lacks", missing_glyphs, [says(GLYPH)]),
+    ("a prediction answered in prose", idle_predictions, [prose("### Predict"), prose("Two."), code()]),
+    ("a prediction at the end", idle_predictions, [prose("## Fusion\n\n### Predict\n\nHow many?")]),
+    ("a lecture", uneven_prose, [prose(""), prose(""), prose("word " * 90)]),
+    ("only long cells", uneven_prose, [prose("word " * 50)]),
+    ("telegrams", uneven_prose, [v4.new_markdown_cell("Two. Why?")]),
 ]
 
 

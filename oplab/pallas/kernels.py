@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from .. import _jax
+from ..display import reason
 from .kernel import WITHOUT_BLOCKS, Kernel, kernel_of, signature, where
 from .known import Place, body_of_call
 
@@ -112,8 +113,8 @@ def _trace(f: Callable, args: tuple, kwargs: dict) -> Place:
     try:
         top = Place(jax.make_jaxpr(call)(*given), given=given)
     except Exception as error:
-        reason = " ".join(str(error).split("\n\n")[0].split())
-        raise ValueError(f"{_name(f)} could not be traced, {type(error).__name__}: {reason[:600]}") from error
+        said = f"{type(error).__name__}: {reason(error)[:600]}"
+        raise ValueError(f"{_name(f)} could not be traced, {said}") from error
     equations = _jax.open_jaxpr(top.jaxpr).eqns
     body = body_of_call(equations[0]) if isinstance(f, jax.stages.Wrapped) and len(equations) == 1 else None
     return top if body is None else Place(body, top, equations[0])

@@ -4,17 +4,21 @@
     python -m oplab.tools.notebooks store notebooks                       in place, as the tests compare them
 
 Each notebook runs in a kernel of this Python, whatever kernels are registered on this machine. One that
-fails, takes too long or loses its kernel does not stop the others, and makes the exit code 1.
+fails, takes too long or loses its kernel does not stop the others, and makes the exit code 1; so does one
+that needs more memory than a learner on a shared hub has.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import nbformat
+import psutil
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
@@ -23,6 +27,8 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets import default
 
 CELL_LIMIT_S = 300
+MEMORY_LIMIT_MIB = 700
+LOOK_EVERY_S = 0.05
 
 
 class ThisPython(KernelSpecManager):
@@ -62,6 +68,48 @@ def execute(notebook, folder):
     return None
 
 
+class PeakMemory(threading.Thread):
+    """While open, notes the most memory that the processes begun by this one held at one moment: `mib`.
+
+    A page that several of them share counts once in all (proportional set size, Linux); elsewhere only what
+    each has for itself is known. What came and went between two looks is missed.
+    """
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.mib, self.over = 0, threading.Event()
+
+    def run(self):
+        while not self.over.wait(LOOK_EVERY_S):
+            self.mib = max(self.mib, sum(map(held, psutil.Process().children(recursive=True))) >> 20)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *trouble):
+        self.over.set()
+        self.join()
+
+
+def held(process):
+    """Bytes of memory that are this process's own, with its part of what it shares; 0 once it has ended."""
+    try:
+        memory = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return getattr(memory, "pss", memory.uss)
+
+
+def too_much(mib):
+    """A line on a notebook that needs too much memory, or None: where JAX has plugins for accelerators, these
+    alone may take more than that.
+    """
+    if mib > MEMORY_LIMIT_MIB and importlib.util.find_spec("jax_plugins") is None:
+        return f"it held {mib} MiB of memory, {MEMORY_LIMIT_MIB} is what a learner on a hub has"
+    return None
+
+
 def tidy(notebook):
     """Leaves only what is the same on every machine: little metadata, and of an error its message."""
     notebook.metadata = nbformat.from_dict({
@@ -91,8 +139,11 @@ def run_all(files, finish):
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
-        trouble = execute(notebook, file.parent)
-        print(f"{'FAILED, ' + trouble if trouble else 'ok'} ({time.monotonic() - started:.0f} s)", flush=True)
+        with PeakMemory() as memory:
+            trouble = execute(notebook, file.parent)
+        trouble = trouble or too_much(memory.mib)
+        said = f"FAILED, {trouble}" if trouble else "ok"
+        print(f"{said} ({time.monotonic() - started:.0f} s, at most {memory.mib} MiB)", flush=True)
         failed += trouble is not None
         finish(file, notebook, trouble)
     return failed
