@@ -20,6 +20,7 @@ from .display import Measured, stable
 from .stages.stage import Stage, frame
 
 SCHEMA = "oplab.walk/1"
+PICTURE_EQUATIONS, PICTURE_BYTES = 400, 200_000  # a page's picture is left out above either
 MAX_BYTES = 256 * 2**20  # a larger file is not a walk of ours
 CERTAIN = ("script", "jaxpr", "stablehlo", "passes", "hlo", "kernels")
 
@@ -93,7 +94,7 @@ def save(document: dict[str, Any], path: str) -> str:
     else:
         from .views.page import render
 
-        text = render(document)
+        text = render(document, picture(document))
     unfinished = f"{path}.part"  # a full disk must not cost the file that was there
     try:
         with open(unfinished, "w", encoding="utf-8") as file:
@@ -103,6 +104,16 @@ def save(document: dict[str, Any], path: str) -> str:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
     return path
+
+
+def picture(document: dict[str, Any]) -> str:
+    """The jaxpr as SVG, which a page shows where no scripts run; empty for a program too large to be read."""
+    if len(document["stages"]["jaxpr"]["table"]["rows"]) > PICTURE_EQUATIONS:
+        return ""
+    from .graphs import graph
+
+    drawn: str = graph(SavedWalk(document)).svg
+    return drawn + "\n" if len(drawn) <= PICTURE_BYTES else ""
 
 
 def load_walk(path: str | os.PathLike[str]) -> SavedWalk:

@@ -33,7 +33,7 @@ MATMUL_SIZES = (1024, 2048)  # of the square products; the faster one counts
 # Of each of two arrays that are streamed, or a sixteenth of the memory if that is less: more than a laptop's
 # caches hold, and little enough for a learner's share of a hub. On a server with a larger last cache it is
 # that cache which is measured; small programs are served from it there as well.
-STREAM_BYTES = 64 * 2**20
+STREAM_BYTES = 32 * 2**20
 
 
 class Peaks(NamedTuple):

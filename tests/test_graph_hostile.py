@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import jax
 import jax.numpy as jnp
+import pytest
 from hostile import NAMES
 from page_walk import Elements, hostile, walk
 
@@ -50,7 +51,7 @@ def test_two_hundred_names_stay_text():
     repr(graph).encode("utf-8", "replace")
 
 
-def test_the_frame_of_a_notebook_holds_one_element():
+def test_a_notebook_gets_a_frame_and_the_same_as_text():
     class Tags(HTMLParser):
         def __init__(self):
             super().__init__()
@@ -61,7 +62,8 @@ def test_the_frame_of_a_notebook_holds_one_element():
 
     tags = Tags()
     tags.feed(crowd()._repr_mimebundle_()["text/html"])
-    assert [tag for tag, _ in tags.seen] == ["iframe"] and tags.seen[0][1]["sandbox"] == ""
+    assert [tag for tag, _ in tags.seen] == ["iframe", "details", "summary", "pre"]  # and no name's markup
+    assert tags.seen[0][1]["sandbox"] == ""
     assert set(tags.seen[0][1]) == {"sandbox", "title", "srcdoc", "width", "height", "style"}
     assert Elements
 
@@ -84,3 +86,26 @@ def test_documents_with_hostile_names_are_drawn():
         for stage in ("jaxpr", "stablehlo", "hlo"):
             ET.fromstring(saved.graph(stage).svg)
     assert len(SavedWalk(walk()).graph().nodes) >= 4
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_two_hundred_names_reach_nothing_in_a_browser(browser, tmp_path, scheme):
+    graph = crowd()
+    file, frame = tmp_path / "graph.html", tmp_path / "frame.html"
+    graph.save(file)
+    picture = graph._repr_mimebundle_()["text/html"]
+    frame.write_text(f'<!doctype html><html lang="en"><title>notebook</title><main>{picture}</main>', "utf-8")
+    browser.errors.clear()
+    browser.tab.emulate_media(color_scheme=scheme)
+    for path in (file, frame):
+        browser.tab.goto(path.as_uri())
+        shown = browser.tab.frames[-1]
+        assert shown.locator("svg .node").count() > 200
+        assert shown.locator("script, img, iframe, a, object, link").count() == 0
+    browser.tab.goto(file.as_uri())
+    assert browser.run("window.pwned === undefined")
+    assert not browser.errors
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with it").Axe()
+    found = axe.run(browser.tab).response["violations"]
+    assert not [v["id"] for v in found if v["impact"] in {"serious", "critical"}]
+    browser.tab.emulate_media(color_scheme="light")

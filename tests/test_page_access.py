@@ -96,3 +96,28 @@ def test_without_scripts_a_readable_table_and_every_text_are_left(browser, tmp_p
     assert "max_fusion" in seen and "5.0" in seen and "%dot.1 = f32" in seen and "stablehlo.maximum" in seen
     assert "press /" not in seen
     context.close()
+
+
+def test_without_scripts_the_programs_picture_is_left(browser, tmp_path):
+    """Its style has to pass the page's policy: boxes without it would be black."""
+    import jax.numpy as jnp
+
+    import oplab
+
+    def scaled(x):
+        return jnp.maximum(x @ x, 0) * 2
+
+    walked = oplab.walk(scaled, jnp.ones((8, 8)))
+    files = [tmp_path / f"{n}.html" for n in range(2)]
+    for file in files:
+        walked.save(file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    said = []
+    context = browser.chromium.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.goto(files[0].as_uri())
+    assert tab.locator("noscript svg .node").count() >= 3 and "dot_general" in tab.inner_text("noscript")
+    assert tab.locator("noscript svg .node").first.bounding_box()["width"] > 20
+    assert not said
+    context.close()

@@ -104,6 +104,32 @@ def test_pictures_draw_the_names_as_they_are(names):
         assert html.escape(drawn.alt) in bundle["text/html"]
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("names", [list(NAMES.values())[n:n + 24] for n in range(0, len(NAMES), 24)],
+                         ids=lambda names: "")
+def test_the_roof_and_the_matrix_keep_names_as_text(names):
+    from oplab.views.matrix import Support
+    from oplab.views.roof import roofline
+
+    rows = pd.DataFrame({"instruction": names, "flops": 10.0, "bytes": 10.0, "intensity": 1.0,
+                         "flops_per_s": 2e6, "attainable_flops_per_s": 4e6, "share_of_limit": 0.5})
+    rows.attrs["peaks"] = {"device": names[0], "dtype": names[-1], "measured": False,
+                           "flops_per_s": 8e6, "bytes_per_s": 4e6}
+    bundle, _ = roofline({names[0]: rows})._repr_mimebundle_()
+    assert [tag for tag, _ in Elements(bundle["text/html"]).found] == ["img"]
+
+    def matrix(words):
+        return Support({"operator": words, "implementation": words, "platform": "cpu", "supported": False,
+                        "reason": words, "nearest": words, "note": words})
+
+    def shape(table):
+        return [(tag, sorted(a)) for tag, a in Elements(table._repr_html_()).found]
+
+    assert {tag for tag, _ in shape(matrix(names))} == {tag for tag, _ in shape(matrix(["plain"]))}
+    assert not [a for _, attributes in shape(matrix(names)) for a in attributes if a.startswith("on")]
+    assert isinstance(repr(matrix(names)), str)
+
+
 def test_a_label_starts_no_formula():
     for name in NAMES.values():
         label = plain(name)

@@ -114,6 +114,29 @@ def test_bars_light_their_instruction_and_can_be_zoomed(page, looped):
     assert "1 of 3" in text(shown, "#view-timeline"), "the loop's iterations are told apart"
 
 
+@pytest.mark.parametrize("larger", [0, 2])
+def test_a_drag_moves_the_bars_as_far_as_the_hand(page, looped, larger):
+    shown = drawn(page, looped, "timeline")
+    for _ in range(larger):
+        shown.press("+")
+    shown.run("document.querySelector('#pane-timeline .plot').focus()")
+    for _ in range(4):
+        shown.press("+")
+    ticks = """Object.fromEntries([...document.querySelectorAll('#pane-timeline svg text.tick')]
+        .map((tick) => [tick.textContent, tick.getBoundingClientRect().x]))"""
+    box = shown.run("(({x, y, width, height}) => [x, y, width, height])"
+                    "(document.querySelector('#pane-timeline .plot').getBoundingClientRect())")
+    x, y = box[0] + box[2] / 2, box[1] + box[3] / 2
+    before = shown.run(ticks)
+    shown.tab.mouse.move(x, y)
+    shown.tab.mouse.down()
+    shown.tab.mouse.move(x + 60, y, steps=3)
+    shown.tab.mouse.up()
+    after = shown.run(ticks)
+    moved = [after[tick] - before[tick] for tick in before.keys() & after.keys()]
+    assert moved and all(abs(by - 60) < 2 for by in moved), moved
+
+
 def test_an_unexecuted_walk_says_what_to_do(page):
     document = walk()
     del document["stages"]["execution"]

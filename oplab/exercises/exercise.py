@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,8 +67,8 @@ class Exercise:
     def _repr_html_(self) -> str:
         code = html.escape(f"{self.starter}\n\n{self.call}")
         return (f"<p><strong>{self.name}</strong> · level {self.level}, {LEVELS[self.level]}</p>"
-                f"<p>{html.escape(self.task)}</p><p>To write: {html.escape(self.size)}</p>"
-                f'<pre style="text-align:left">{code}</pre>')
+                f"<p>{_prose(self.task)}</p><p>To write: {_prose(self.size)}</p>"
+                f"{_code(code)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +94,9 @@ class Outcome:
     def _repr_html_(self) -> str:
         said = f"<strong>{'✗' if self.fault else '✓'} {self.name}</strong>"
         if not self.fault:
-            return f"<p>{said}: solved. {html.escape(self.notice)}</p>"
-        return (f"<p>{said}: {html.escape(self.fault)}</p>"
-                f"<p>Hint {self.rung} of 3: {html.escape(self.hint)}</p>")
+            return f"<p>{said}: solved. {_prose(self.notice)}</p>"
+        return (f"<p>{said}: {_prose(self.fault)}</p>"
+                f"<p>Hint {self.rung} of 3: {_prose(self.hint)}</p>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +114,16 @@ class Folded:
 
     def _repr_html_(self) -> str:
         return (f"<details><summary>An answer to {self.name}</summary>"
-                f'<pre style="text-align:left">{html.escape(self.code)}</pre></details>')
+                f"{_code(html.escape(self.code))}</details>")
+
+
+def _code(escaped: str) -> str:
+    return f'<pre style="text-align:left;font-family:monospace">{escaped}</pre>'
+
+
+def _prose(text: str) -> str:
+    """Text for a page; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def first_fault(exercise: Exercise, solution: Any) -> str | None:

@@ -77,7 +77,8 @@ class Graph:
             size = readable(sum(kept.values()))
             parts.append(f"{len(kept):,} residuals, {size}, are kept for the backward half.")
         if self.drawing.cut:
-            parts.append(f"{self.drawing.cut:,} long lines are cut: look for “from” and “to”.")
+            lines = "1 long line is" if self.drawing.cut == 1 else f"{self.drawing.cut:,} long lines are"
+            parts.append(f"{lines} cut: look for “from” and “to”.")
         if self._engine == "graphviz" and not self._pairs and "graphviz" not in self.drawing.engines:
             parts.append("Laid out in plain Python: pygraphviz is missing, or the graph too large for it.")
         return " ".join(filter(None, parts))
@@ -127,13 +128,14 @@ class Graph:
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """A frame that runs nothing, for a notebook; the bare picture and a table where frames are cut."""
+        """A frame that runs nothing, for a notebook; the bare picture and the text where frames are cut."""
         height = min(720, int(self.drawing.height) + 190)
         name = html.escape(visible(self.title[:80]))
         frame = (
             f'<iframe sandbox="" title="Graph of {name}" srcdoc="{html.escape(self._page())}" width="100%" '
             f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
-            "</iframe>"
+            "</iframe>\n<details><summary>No picture above? Some viewers cut frames out. The same, as text."
+            f"</summary><pre>{html.escape(repr(self))}</pre></details>"
         )
         return {"text/plain": repr(self), "image/svg+xml": self.svg, "text/html": frame}
 

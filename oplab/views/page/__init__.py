@@ -37,25 +37,29 @@ HEIGHT = 600  # pixels of the frame in a notebook
 # Characters that a reader cannot see or that move others around; they are shown by their code point instead.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
                     "\ufeff\ufff9-\ufffb\ud800-\udfff]")
+_STYLES = re.compile(r"<style>(.*?)</style>", re.DOTALL)  # of a picture, whose names hold no `<`
 _FALLBACK_LINES, _FALLBACK_ROWS = 300, 200
 _SHOWN = ("instruction", "kind", "lines", "equations", "flops", "bytes", "median_us")
 
 
-def render(document: Mapping[str, Any]) -> str:
+def render(document: Mapping[str, Any], picture: str = "") -> str:
     """The page of a walk's document (`walk.to_json()`), as one string of HTML.
 
+    picture: the program as SVG (`oplab.views.graph`), for readers without scripts; its style is let in by its
+    hash, as the page's own is.
     Under OPLAB_STABLE=1 times are a dash, so that the same walk gives the same bytes on every run.
     """
     style, script = _style(), _script()
     shown = model(document)
     data = _json(shown)
-    policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+    styles = " ".join(f"'{_hash(part)}'" for part in [style, *_STYLES.findall(picture)])
+    policy = (f"default-src 'none'; style-src {styles}; script-src '{_hash(script)}'; "
               "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
     name = visible(document.get("function", ""))
     return Template(_file("page.html")).substitute(
         policy=policy, style=style, script=script,
         title=html.escape(f"{name[:80]} · oplab"), function=html.escape(name),
-        facts=html.escape(_facts(document)), fallback=_fallback(document),
+        facts=html.escape(_facts(document)), fallback=_fallback(document), picture=picture,
         data=data if len(data) < PLAIN_BYTES else json.dumps(pack(shown)),
         code=pack(code(document)))
 

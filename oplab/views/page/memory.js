@@ -140,7 +140,7 @@ class MemoryPane extends PlotPane {
     if (to - from < 40) return;
     const room = Math.floor((to - from) / 7.2) - 1;
     const text = buffer.name.length > room ? `${buffer.name.slice(0, room - 1)}…` : buffer.name;
-    this.label(from + 6, middle + 4, text, "name", "start");
+    this.mark(this.all.indexOf(buffer), this.label(from + 6, middle + 4, text, "name", "start"));
   }
 
   axes(x, y, top, bottom) {

@@ -142,7 +142,8 @@ class PlotPane extends TablePane {
     this.plot.addEventListener("pointerdown", (event) => { this.dragged = false; this.grip = [event.clientX, ...this.span]; });
     this.plot.addEventListener("pointermove", (event) => {
       if (!this.grip || !(event.buttons & 1)) return;
-      const by = (event.clientX - this.grip[0]) / (this.width - this.left - this.right);
+      const scale = this.plot.getBoundingClientRect().width / this.width;  // as for the wheel
+      const by = (event.clientX - this.grip[0]) / scale / (this.width - this.left - this.right);
       if (Math.abs(event.clientX - this.grip[0]) < 4) return;
       this.dragged = true;
       const [, a, b] = this.grip, to = Math.min(1 - (b - a), Math.max(0, a - by * (b - a)));

@@ -86,8 +86,9 @@ class TimePane extends TablePane {
     this.foot = make("p", "foot", data.executed ? data.measured.replace(/ us\b/, " µs") : missing);
     this.body.append(this.foot);
     this.box.classList.toggle("unmeasured", !data.executed);
-    const shown = [...new Set(this.rows.flatMap((row) => row.operators))].filter((o) => o !== "other");
+    const shown = [...new Set(this.rows.flatMap((row) => row.operators))];
     for (const name of shown) this.foot.append(make("span", "of", this.swatch(name), name));
+    if (this.rows.some((row) => row.library)) this.foot.append(make("span", "of", " · hatched: done by a library"));
     this.sorted(false);
   }
 

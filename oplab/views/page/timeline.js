@@ -15,12 +15,13 @@ class TimelinePane extends PlotPane {
     this.columns("what ran", "which time", "began at", "took");
     this.foot = make("p", "foot", "Bars that overlap lie one above the other: parts of one kernel on several threads, or a loop "
       + "above what runs in it. Time that several operators share is never divided among them.");
-    const shown = [...new Set(this.run.bars.flatMap(([row]) => this.operators(row)))].filter((o) => o !== "other");
+    const shown = [...new Set(this.run.bars.flatMap(([row]) => this.operators(row)))];
     for (const name of shown) this.foot.append(make("span", "of", this.swatch(name), name));
     this.body.append(this.foot);
     this.usual = `Run ${this.run.run + 1} of ${this.run.runs}, the one of median length: ${micros(this.run.length)}, ${this.run.bars.length} bars. `
       + "Wheel or + and − zoom, arrows or dragging move.";
     this.tell();
+    this.plot.style.maxHeight = `${Math.max(120, 90 * this.run.lanes + 44)}px`;  // what is left is the table's
     this.zoomable();
     this.arrange(this.run.bars.map((_, i) => i));
   }
