@@ -25,7 +25,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test test-lint test-unit test-notebooks test-programs test-targets outputs clean
+.PHONY: help venv lab test test-lint test-unit test-notebooks test-programs test-targets outputs site clean
 
 help:
 	@echo 'make lab              open JupyterLab on the notebooks'
@@ -34,6 +34,7 @@ help:
 	@echo 'make test-programs    walk programs of other libraries, in an environment of their own'
 	@echo 'make test-targets     compile the kernels for TPU and NVIDIA hardware, in an environment of their own (Linux)'
 	@echo 'make outputs          run the notebooks and store their outputs in them, as the tests compare them'
+	@echo 'make site             the notebooks as pages that need no Python, in build/site/'
 	@echo 'make clean            remove the environment and everything that was built'
 	@echo
 	@echo 'PYTHON=/path/to/python3.12 chooses the interpreter (3.11 to 3.13), VENV=folder the environment.'
@@ -83,6 +84,9 @@ test-targets:
 
 outputs: venv
 	@$(py) -m oplab.tools.notebooks store notebooks
+
+site: venv
+	@$(py) -m oplab.tools.site --to build/site
 
 clean:
 	rm -rf '$(VENV)' .venv-programs .venv-targets build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -27,7 +27,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets import default
 
 CELL_LIMIT_S = 300
-MEMORY_LIMIT_MIB = 700
+MEMORY_LIMIT_MIB = 800
 LOOK_EVERY_S = 0.05
 
 
@@ -106,7 +106,7 @@ def too_much(mib):
     alone may take more than that.
     """
     if mib > MEMORY_LIMIT_MIB and importlib.util.find_spec("jax_plugins") is None:
-        return f"it held {mib} MiB of memory, {MEMORY_LIMIT_MIB} is what a learner on a hub has"
+        return f"it held {mib} MiB of memory, {MEMORY_LIMIT_MIB} is what a learner on a hub may hold"
     return None
 
 
