@@ -149,7 +149,6 @@ class Stepper {
     const fits = shown.map((o) => Math.min(box.width / Math.max(1, o.shape[o.drawn.at(-1)] ?? 1), box.height / Math.max(1, o.drawn.length > 1 ? o.shape[o.drawn[0]] : 1)));
     const scale = Math.min(...fits, 24);
     this.pictures = shown.map((o) => new Picture(o, walk.operands.indexOf(o), walk, scale, box));
-    $("pictures").classList.toggle("many", !few);
     $("pictures").replaceChildren(...this.pictures.map((picture) => picture.figure));
     this.draw();
   }
