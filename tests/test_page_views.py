@@ -266,3 +266,22 @@ def test_the_views_are_reached_by_keyboard(page, looped):
     shown.press("ArrowDown")
     assert lit(shown, "memory"), "the table's first line is selected"
     assert marks(shown, "memory", ".lit") >= 1
+
+
+def test_a_stage_can_make_room_for_another_view(page):
+    """In the stages' tab each pane has a list of all panes: choose one, and it stands in that place."""
+    shown = page(walk())
+    order = ("[...document.querySelectorAll('#panes > .pane:not([hidden])')]"
+             ".sort((a, b) => a.style.order - b.style.order).map((pane) => pane.id.slice(5))")
+    first = shown.run(order)
+    assert first == ["script", "jaxpr", "stablehlo", "hlo", "kernels", "time"]
+    shown.tab.locator("#pane-stablehlo .swap").select_option("passes")
+    assert shown.run(order) == ["script", "jaxpr", "passes", "hlo", "kernels", "time"]
+    assert shown.run("document.activeElement.closest('.pane').id") == "pane-passes"
+    shown.until("document.querySelectorAll('#pane-passes .line').length")
+    shown.tab.locator("#pane-hlo .swap").select_option("script")  # it is shown already: they change places
+    assert shown.run(order) == ["hlo", "jaxpr", "passes", "script", "kernels", "time"]
+    shown.run("document.getElementById('tab-passes').click()")
+    assert not shown.run("document.querySelector('#pane-passes .swap').offsetParent")
+    shown.run("document.getElementById('tab-stages').click()")
+    assert shown.run(order) == ["hlo", "jaxpr", "passes", "script", "kernels", "time"]

@@ -54,6 +54,7 @@ class Page {
     $("panes").append(...this.panes.map((pane) => pane.box));
     $("tabs").append(...VIEWS.map(([key, title]) => this.tab(key, title)));
     this.panes.forEach((pane) => this.listen(pane));
+    this.panes.forEach((pane) => this.swapper(pane));
     this.search = new Search(this);
     $("smaller").addEventListener("click", () => this.resize(-1));
     $("larger").addEventListener("click", () => this.resize(1));
@@ -119,9 +120,29 @@ class Page {
       button.dataset.pane = name;
       return button;
     }));
-    if (key === "passes") this.pane.passes.open();
+    if (this.current[2].includes("passes")) this.pane.passes.open();
     this.layout();
     this.apply(null);
+  }
+
+  // Among the stages any pane may make room for another: the passes in place of the StableHLO, say.
+  swapper(pane) {
+    const choice = make("select", "swap");
+    choice.setAttribute("aria-label", `Show another pane in place of ${pane.title}`);
+    choice.title = "Show another pane here";
+    const option = (text, value) => Object.assign(make("option", "", text), { value, hidden: !value });
+    choice.append(option("⇄", ""), ...this.panes.map((other) => option(other.title, other.key)));
+    choice.addEventListener("change", () => {
+      const to = choice.value, names = this.current[2], here = names.indexOf(pane.key), there = names.indexOf(to);
+      choice.value = "";
+      if (here === there) return;
+      if (there >= 0) names[there] = pane.key;  // both are shown: they change places
+      names[here] = to;
+      this.hidden.delete(to);
+      this.view(this.current[0]);
+      this.pane[to].bar.querySelector(".swap").focus();
+    });
+    pane.bar.insertBefore(choice, pane.wide);
   }
 
   get open() {
@@ -131,7 +152,10 @@ class Page {
 
   layout() {
     const open = this.open, main = $("panes");
-    for (const pane of this.panes) pane.box.hidden = !open.includes(pane.key);
+    for (const pane of this.panes) {
+      pane.box.hidden = !open.includes(pane.key);
+      pane.box.style.order = this.current[2].indexOf(pane.key);
+    }
     for (const button of $("toggles").children) {
       button.setAttribute("aria-pressed", String(!this.hidden.has(button.dataset.pane)));
     }
