@@ -7,7 +7,6 @@ shows just what a live one does.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -17,7 +16,8 @@ import jax
 import pandas as pd
 
 from .display import Measured, stable
-from .stages.stage import Stage, frame
+from .stages.stage import Stage, read
+from .views.static import write
 
 SCHEMA = "oplab.walk/1"
 PICTURE_EQUATIONS, PICTURE_BYTES = 400, 200_000  # a page's picture is left out above either
@@ -95,15 +95,7 @@ def save(document: dict[str, Any], path: str) -> str:
         from .views.page import render
 
         text = render(document, picture(document))
-    unfinished = f"{path}.part"  # a full disk must not cost the file that was there
-    try:
-        with open(unfinished, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(unfinished, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(unfinished)
-    return path
+    return write(path, text)
 
 
 def picture(document: dict[str, Any]) -> str:
@@ -161,26 +153,67 @@ class Shown:
         return embed(self.document)
 
     def __repr__(self) -> str:
-        table = _frame(self.document["summary"])
+        table = read(self.document["summary"])
         return f"{self.document['function']} on {self.document['target']}\n" + table[
             ["instruction", "kind", "equations", "lines"]
         ].to_string(index=False)
 
 
-class SavedWalk:
+class Documented:
+    """Whatever has a document, a live walk or a loaded one, and what can be made of that."""
+
+    name: str
+
+    def to_json(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the walk to a file: the linked page (`.html`), or the document to load again (`.json`).
+
+        Returns the path.
+        """
+        path = checked(path)  # before the work
+        return save(self.to_json(), path)
+
+    def show(self) -> Shown:
+        """The linked page, for a notebook cell to display."""
+        return Shown(self.to_json())
+
+    def graph(self, stage: str = "jaxpr") -> Any:
+        """The program as a picture, as "jaxpr", "stablehlo" or "hlo": see `oplab.views.graph.Graph`."""
+        from .graphs import graph
+
+        return graph(self, stage)
+
+    def diff(self, other: Any) -> Any:
+        """What differs between this walk (the left) and another, live or loaded: see `oplab.diff`."""
+        from .diff import Difference
+
+        return Difference(self, other)
+
+    def export(self, kind: str, path: str | os.PathLike[str]) -> list[str]:
+        """Write files for another tool, "model_explorer" or "perfetto"; returns their paths: see
+        `oplab.export`.
+        """
+        from .export import export
+
+        return export(self.to_json(), kind, path)
+
+
+class SavedWalk(Documented):
     """A walk read back from a file: the same stages, tables and page, without the program."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
         self.name, self.target, self.options = document["function"], document["target"], document["options"]
         self._stages = {
-            name: Stage(name, part["text"], _frame(part["table"]))
+            name: Stage.read(name, part)
             for name, part in document["stages"].items()
         }
         for name in CERTAIN:
             setattr(self, name, self._stages[name])
         self.links, self.fates, self._summary = (
-            _frame(document[key]) for key in ("links", "fates", "summary")
+            read(document[key]) for key in ("links", "fates", "summary")
         )
 
     @property
@@ -203,7 +236,7 @@ class SavedWalk:
         """A table that documents have not always held."""
         if key not in self.document:
             raise ValueError(f"This walk was saved before oplab kept its {key}: walk and save it again.")
-        return _frame(self.document[key])
+        return read(self.document[key])
 
     def summary(self) -> pd.DataFrame:
         return Measured(self._summary)
@@ -214,35 +247,5 @@ class SavedWalk:
     def to_json(self) -> dict[str, Any]:
         return self.document
 
-    def save(self, path: str | os.PathLike[str]) -> str:
-        return save(self.document, checked(path))
-
-    def diff(self, other: Any) -> Any:
-        """What differs between this walk (the left) and another, live or loaded: see `oplab.diff`."""
-        from .diff import Difference
-
-        return Difference(self, other)
-
-    def export(self, kind: str, path: str | os.PathLike[str]) -> list[str]:
-        """Write files for another tool, "model_explorer" or "perfetto"; returns their paths: see
-        `oplab.export`.
-        """
-        from .export import export
-
-        return export(self.to_json(), kind, path)
-
-    def graph(self, stage: str = "jaxpr") -> Any:
-        from .graphs import graph
-
-        return graph(self, stage)
-
-    def show(self) -> Shown:
-        return Shown(self.document)
-
     def __repr__(self) -> str:
         return f"<saved walk of {self.name} for {self.target}>"
-
-
-def _frame(table: dict[str, Any]) -> pd.DataFrame:
-    rows = [[tuple(v) if isinstance(v, list) else v for v in row] for row in table["rows"]]
-    return frame(rows, table["columns"])

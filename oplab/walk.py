@@ -13,7 +13,6 @@ the names of its parts.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -25,6 +24,7 @@ import pandas as pd
 from . import _jax, cost, fates, join, provenance
 from .attribution import attribute
 from .display import progress
+from .document import Documented, from_walk
 from .ran import table as implementations
 from .stages import buffers, emitter, execution, hlo, jaxpr, kernels, pass_lines, passes, script, stablehlo
 from .stages.stage import Stage
@@ -80,7 +80,7 @@ def walk(
     return Walk(f, name, traced, args, kwargs, target, dict(options or {}))
 
 
-class Walk:
+class Walk(Documented):
     """One function's way through the compiler, from `oplab.walk`. Stages are computed when asked for."""
 
     def __init__(
@@ -271,45 +271,7 @@ class Walk:
 
     def to_json(self) -> dict[str, Any]:
         """The whole walk as one JSON document, see `oplab/walk.schema.json`."""
-        from . import document
-
-        return document.from_walk(self)
-
-    def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the walk to a file: the linked page (`.html`), or the document to load again (`.json`).
-
-        Returns the path.
-        """
-        from . import document
-
-        path = document.checked(path)  # before the work
-        return document.save(self.to_json(), path)
-
-    def diff(self, other: Any) -> Any:
-        """What differs between this walk (the left) and another, live or loaded: see `oplab.diff`."""
-        from .diff import Difference
-
-        return Difference(self, other)
-
-    def export(self, kind: str, path: str | os.PathLike[str]) -> list[str]:
-        """Write files for another tool, "model_explorer" or "perfetto"; returns their paths: see
-        `oplab.export`.
-        """
-        from .export import export
-
-        return export(self.to_json(), kind, path)
-
-    def graph(self, stage: str = "jaxpr") -> Any:
-        """The program as a picture, as "jaxpr", "stablehlo" or "hlo": see `oplab.views.graph.Graph`."""
-        from .graphs import graph
-
-        return graph(self, stage)
-
-    def show(self) -> Any:
-        """The linked page, for a notebook cell to display."""
-        from . import document
-
-        return document.Shown(self.to_json())
+        return from_walk(self)
 
     def __repr__(self) -> str:
         equations = len(self._tagged.equations)

@@ -215,3 +215,11 @@ def test_three_layers_for_a_notebook(walks, tmp_path):
     assert "dot_general" in bundle["text/plain"] and graph.note in bundle["text/plain"]
     path = graph.save(tmp_path / "graph.svg")
     assert open(path, encoding="utf-8").read() == graph.svg
+
+
+def test_a_short_jaxpr_on_one_line_loses_no_value():
+    w = oplab.walk(lambda x: jnp.sin(x) + x, jnp.ones(3))
+    assert w.jaxpr.text.count("\n") == 0 and list(w.jaxpr.table["text_line"]) == [1, 1]
+    edges = w.graph().edges
+    found = set(zip(edges["source"], edges["target"], strict=True))
+    assert found == {("in0", "e0"), ("e0", "e1"), ("in0", "e1")}

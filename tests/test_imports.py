@@ -16,7 +16,7 @@ FLOORS = [
     {"tools", "__main__"},
     {"cli", "exercises", "__init__"},
     {"walk", "tracing", "document", "graphs", "join", "bench", "roofline", "doctor", "support", "ran",
-     "alone", "lowerable", "diff", "compare", "export", "graph_nodes"},
+     "alone", "lowerable", "diff", "compare", "export"},
     {"checks", "stages", "provenance", "attribution", "dataflow", "flow", "islands", "fates", "vanished",
      "cost", "memory", "timing", "targets", "pallas", "ops"},
     {"trips", "flops"},  # the parts of cost, and under them what both count in

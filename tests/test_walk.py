@@ -407,3 +407,17 @@ def test_recursion_limit_is_as_it_was():
     before = sys.getrecursionlimit()
     oplab.walk(affine_relu, X, W, B)
     assert sys.getrecursionlimit() == before
+
+
+def test_every_equation_stands_on_the_line_that_the_table_names():
+    def short(x):
+        return jnp.sin(x) * x + 1
+
+    def long(x):
+        return jax.lax.cond(x[0] > 0, jnp.cos, lambda y: short(y), short(x))
+
+    for f in (short, long, jax.grad(lambda x: long(x).sum())):
+        w = oplab.walk(f, jnp.ones(3))
+        lines = w.jaxpr.text.split("\n")
+        for row in w.jaxpr.table.itertuples():
+            assert row.primitive in lines[row.text_line - 1], (row.equation, row.primitive)

@@ -12,6 +12,7 @@ import pandas as pd
 from ..display import Measured
 from ..stages.execution import busy_us
 from ..stages.hlo import FREE
+from ..views.records import records
 from . import renamed
 from .pairing import Part, same_code, same_hlo, same_text
 
@@ -52,14 +53,14 @@ def measured(left: dict[str, Any], right: dict[str, Any], pairs: Pairs) -> Times
     if any("execution" not in d["stages"] for d in (left, right)):
         return Times(columns=TIMES)
     rows = [("all kernels", *(v for d in (left, right) for v in _whole_call(d)))]
-    known = [{r["instruction"]: r for r in _records(d["summary"])} for d in (left, right)]
+    known = [{r["instruction"]: r for r in records(d["summary"])} for d in (left, right)]
     for a, b in pairs:
         if a and b:
             one, other = known[0].get(a.name, {}), known[1].get(b.name, {})
             what = a.name if a.name == b.name else f"{a.name} → {b.name}"
             numbers = (side.get(key) for side in (one, other) for key in ("median_us", "spread_us"))
             rows.append((what, *numbers))
-    runs = [len({row["run"] for row in _records(d["stages"]["execution"]["table"])}) for d in (left, right)]
+    runs = [len({row["run"] for row in records(d["stages"]["execution"]["table"])}) for d in (left, right)]
     table = [(*row, verdict(*row[1:], fewest=min(runs))) for row in rows if None not in row]
     return Times(table, columns=TIMES)
 
@@ -149,7 +150,7 @@ def asm_counts(text: str) -> dict[str, int]:
 
 def _fates(left: dict, right: dict) -> Iterator[Row]:
     """Equation by equation where both programs have the same ones; by how many elsewhere."""
-    rows = [_records(d["fates"]) for d in (left, right)]
+    rows = [records(d["fates"]) for d in (left, right)]
     ids = [[(r["equation"], r["primitive"]) for r in side] for side in rows]
     if ids[0] != ids[1]:
         yield from _counts("fates", "equations {}", *([r["fate"] for r in side] for side in rows))
@@ -166,7 +167,7 @@ def _fate(row: dict[str, Any]) -> str:
 
 def _costs(left: dict, right: dict) -> Iterator[Row]:
     for key, what in (("flops", "FLOPs of all kernels"), ("bytes", "bytes that all kernels read and write")):
-        totals = [sum(r[key] or 0 for r in _records(d["summary"])) for d in (left, right)]
+        totals = [sum(r[key] or 0 for r in records(d["summary"])) for d in (left, right)]
         yield from _number("cost", what, *totals)
     memory = [buffer_bytes(d) for d in (left, right)]
     for what in sorted(memory[0].keys() & memory[1].keys()):
@@ -175,12 +176,11 @@ def _costs(left: dict, right: dict) -> Iterator[Row]:
 
 def buffer_bytes(document: dict[str, Any]) -> dict[str, int]:
     """Of XLA's buffers, where the document has them: the bytes of temporary ones, and of all at the peak."""
-    table = document.get("buffers") or document["stages"].get("buffers", {}).get("table")
-    if not table or not {"kind", "bytes", "in_use_bytes"} <= set(table["columns"]) or not table["rows"]:
+    rows = records(document.get("buffers"))
+    if not rows:
         return {}
-    rows = _records(table)
-    peak = max((r["in_use_bytes"] or 0 for r in rows), default=0)
-    places = {r.get("allocation"): r.get("allocation_bytes") or 0 for r in rows if r["kind"] == "temporary"}
+    peak = max(r["in_use_bytes"] for r in rows)
+    places = {r["allocation"]: r["allocation_bytes"] for r in rows if r["kind"] == "temporary"}
     return {"bytes in use at the peak": peak, "bytes of temporary buffers": sum(places.values())}
 
 
@@ -237,7 +237,7 @@ def _donated(hlo: str) -> int:
 
 def _whole_call(document: dict[str, Any]) -> tuple[float | None, float | None]:
     """Median and interquartile range of the time that a call's kernels keep the machine busy."""
-    rows = _records(document["stages"]["execution"]["table"])
+    rows = records(document["stages"]["execution"]["table"])
     if not rows:
         return None, None
     busy = busy_us(pd.DataFrame(rows))
@@ -248,7 +248,3 @@ def _column(document: dict[str, Any], stage: str, name: str) -> list[Any]:
     table = document["stages"][stage]["table"]
     place = table["columns"].index(name)
     return [row[place] for row in table["rows"]]
-
-
-def _records(table: dict[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]

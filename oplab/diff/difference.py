@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..views.static import write
 from . import changes, renamed, wording
 from .pairing import Part, pairs, parts, same_code
 
@@ -102,9 +103,7 @@ class Difference:
         path = os.fspath(path)
         if not path.endswith((".html", ".htm")):
             raise ValueError(f"save expects a path ending in .html, got {path!r}.")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page(self._shown()))
-        return path
+        return write(path, page(self._shown()))
 
     def __bool__(self) -> bool:
         return not self.table.empty

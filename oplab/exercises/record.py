@@ -14,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from ..display import stable
+from ..views.static import write
 
 _here: dict[str, dict] = {}
 
@@ -49,9 +50,7 @@ def _keep(known: dict[str, dict]) -> None:
     if _kept_in_a_file():
         with contextlib.suppress(OSError):
             _file().parent.mkdir(parents=True, exist_ok=True)
-            unfinished = _file().with_suffix(f".{os.getpid()}")
-            unfinished.write_text(json.dumps(known), "utf-8")
-            unfinished.replace(_file())
+            write(_file(), json.dumps(known))
 
 
 def _kept_in_a_file() -> bool:

@@ -65,11 +65,12 @@ def check(
 
     kernel: look at one kernel only. limit: a kernel with more steps than that is not checked.
     """
-    found = [(k.id, *finding) for k in chosen(f, args, kwargs, kernel) for finding in _kernel(k, limit)]
+    found = [(k.id, *finding) for k in chosen(f, args, kwargs, kernel) for finding in findings(k, limit)]
     return Findings(pd.DataFrame(found, columns=COLUMNS, dtype=object).astype({"step": "Int64"}))
 
 
-def _kernel(kernel: Kernel, limit: int) -> Iterator[Finding]:
+def findings(kernel: Kernel, limit: int) -> Iterator[Finding]:
+    """What is wrong with one kernel, in the order in which it is looked at."""
     reason = kernel.unknown
     if not reason and kernel.steps > limit:
         reason = f"its {kernel.steps:,} steps are more than limit={limit:,}, which can be raised"

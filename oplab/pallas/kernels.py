@@ -68,7 +68,7 @@ def chosen(f: Callable, args: tuple, kwargs: dict, kernel: str | None) -> list[K
     """All kernels of `f`, or the one with the id `kernel`; ValueError where there is none."""
     found = find(f, args, kwargs)
     if not found:
-        raise ValueError(f"Expected a function with a Pallas kernel, and {_name(f)} has no pallas_call.")
+        raise ValueError(f"Expected a function with a Pallas kernel, and {name_of(f)} has no pallas_call.")
     if kernel is None:
         return found
     named = [k for k in found if k.id == kernel]
@@ -114,7 +114,7 @@ def _trace(f: Callable, args: tuple, kwargs: dict) -> Place:
         top = Place(jax.make_jaxpr(call)(*given), given=given)
     except Exception as error:
         said = f"{type(error).__name__}: {reason(error)[:600]}"
-        raise ValueError(f"{_name(f)} could not be traced, {said}") from error
+        raise ValueError(f"{name_of(f)} could not be traced, {said}") from error
     equations = _jax.open_jaxpr(top.jaxpr).eqns
     body = body_of_call(equations[0]) if isinstance(f, jax.stages.Wrapped) and len(equations) == 1 else None
     return top if body is None else Place(body, top, equations[0])
@@ -124,7 +124,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
 
 
-def _name(f: Callable) -> str:
+def name_of(f: Callable) -> str:
     while isinstance(f, functools.partial):
         f = f.func
     return getattr(f, "__name__", None) or type(f).__name__

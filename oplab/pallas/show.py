@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from .check import _kernel as findings_of
+from ..views.static import write
+from .check import findings as findings_of
 from .kernel import Kernel, signature, where
-from .kernels import _name, chosen
+from .kernels import chosen, name_of
 from .reading import body_text, index_maps, source_text, walked
 from .values import recorded
 
@@ -36,8 +36,7 @@ class Shown:
             raise ValueError(f"Expected a path that ends in .html, got {path!r}: the stepper is a web page.")
         from ..views import stepper  # it draws with matplotlib, which writes files when it is first imported
 
-        Path(path).write_text(stepper.render(self.document), encoding="utf-8")
-        return path
+        return write(path, stepper.render(self.document))
 
     def __repr__(self) -> str:
         from ..views import stepper
@@ -77,7 +76,7 @@ def show(
     ValueError where `f` has no kernel. Arrays may be `jax.ShapeDtypeStruct`s, except for values=True.
     """
     found = chosen(f, args, kwargs, kernel)
-    return Shown({"function": _name(f), "kernels": [_document(k, values, limit) for k in found]})
+    return Shown({"function": name_of(f), "kernels": [_document(k, values, limit) for k in found]})
 
 
 def _document(kernel: Kernel, values: bool, limit: int) -> dict[str, Any]:

@@ -106,13 +106,15 @@ def _text(closed: Any, tagged: Tagged) -> tuple[str, dict[str, int]]:
     """JAX's own print of the jaxpr, and the line of each tag.
 
     JAX prints the tagged jaxpr with name stacks as comments at the line ends: the same lines, plus our tags.
+    Where several equations stand on one line, the comments of all but the first follow on lines of their own.
     """
-    annotated = tagged.jaxpr.pretty_print(name_stack=True, use_color=False).split("\n")
+    shown: list[str] = []
     lines: dict[str, int] = {}
-    for number, line in enumerate(annotated, 1):
+    for line in tagged.jaxpr.pretty_print(name_stack=True, use_color=False).split("\n"):
         note = _NOTE.search(line)
-        if note:
-            annotated[number - 1] = line[: note.start()]
-            for tag in TAG.findall(note[0].replace("[", "(").replace("]", ")")):
-                lines.setdefault(tag, number)
-    return hide_addresses("\n".join(annotated)), lines
+        words = line[: note.start()] if note else line
+        if words or not note:
+            shown.append(words)
+        for tag in TAG.findall(note[0].replace("[", "(").replace("]", ")")) if note else ():
+            lines.setdefault(tag, len(shown))
+    return hide_addresses("\n".join(shown)), lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -31,6 +32,12 @@ def frame(rows: list, columns: list[str]) -> pd.DataFrame:
     return table
 
 
+def read(table: dict[str, Any]) -> pd.DataFrame:
+    """A table out of a document: columns and rows, whose lists are tuples again."""
+    rows = [[tuple(v) if isinstance(v, list) else v for v in row] for row in table["rows"]]
+    return frame(rows, table["columns"])
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a walk.
@@ -45,6 +52,11 @@ class Stage:
     name: str
     text: str
     table: pd.DataFrame
+
+    @classmethod
+    def read(cls, name: str, part: dict[str, Any]) -> Stage:
+        """A stage out of a document, which holds its text and its table."""
+        return cls(name, part["text"], read(part["table"]))
 
     def __str__(self) -> str:
         return self.text

@@ -6,8 +6,9 @@
 Needs `playwright` and a Chromium on this machine; no browser is downloaded. First paint is when the panes
 with their lines stand on the screen, counted from the start of navigation. A hover is counted from the mouse
 event to the frame that shows all relatives in all panes, the page's own moment of rest included; each of some
-thirty lines in five panes is tried three times, its median counts, and the slowest line is printed. The exit
-status is 1 when a figure is missed.
+thirty lines in five panes is tried three times. `hover_ms` is the slowest of all, and it is what counts;
+`typical_ms` the slowest line's median, which a busy machine disturbs less. The page is the one that people
+save: of a walk that was executed. The exit status is 1 when a figure is missed.
 """
 
 import argparse
@@ -22,7 +23,6 @@ import pandas as pd
 import oplab
 from oplab.tools.golden import deep, golden, program
 from oplab.tools.score import readable
-from oplab.views.page import render
 
 LIMITS = {False: (2.0, 1.0, 100.0), True: (12.0, 3.0, 100.0)}  # deep or not: MB, s to paint, ms to hover
 PANES, DEPTHS = ("script", "jaxpr", "stablehlo", "hlo", "time"), (0, 0.2, 0.4, 0.6, 0.8, 1)
@@ -77,7 +77,7 @@ def main(argv=None):
 
 
 def figures(names):
-    """program, megabytes, first_paint_s, hover_ms (the slowest), hovers, limits, ok: one row per program."""
+    """program, megabytes, first_paint_s, hover_ms, typical_ms, hovers, limits, ok: one row per program."""
     sync_playwright, chromium = _browser()
     rows = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -85,7 +85,7 @@ def figures(names):
         for name in names:
             function, args = program(name)
             file = Path(folder) / f"{name}.html"
-            file.write_text(render(oplab.walk(function, *args).to_json()), encoding="utf-8")
+            oplab.walk(function, *args).execute(5).save(file)
             rows.append({"program": name, **_measure(browser, file, LIMITS[name in deep()])})
         browser.close()
     return pd.DataFrame(rows)
@@ -113,9 +113,10 @@ def _measure(browser, file, limits):
     rounds = [{(pane, depth): tab.evaluate(HOVER, [pane, depth]) for pane in PANES for depth in DEPTHS}
               for _ in range(3)]
     tab.close()
-    hovers = [median(times) for place in rounds[0] if None not in (times := [r[place] for r in rounds])]
-    slowest = max(hovers)
+    hovers = [times for place in rounds[0] if None not in (times := [r[place] for r in rounds])]
+    slowest = max(map(max, hovers))
     return {"megabytes": round(size, 2), "first_paint_s": round(painted, 2), "hover_ms": round(slowest),
+            "typical_ms": round(max(map(median, hovers))),
             "hovers": len(hovers), "limits": f"{most_mb:g} MB, {most_s:g} s, {most_ms:g} ms",
             "ok": size <= most_mb and painted < most_s and slowest < most_ms}
 

@@ -6,15 +6,12 @@ by − and + as well as by colour.
 
 from __future__ import annotations
 
-import base64
 import difflib
-import hashlib
 import html
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
-from oplab.views.page import visible
+from oplab.views.static import part, policy, visible
 
 CONTEXT = 3  # equal lines around a difference
 LONGEST, MOST = 400, 400  # characters of a line and lines of a block that are shown
@@ -24,13 +21,11 @@ _COLUMNS = "<colgroup>" + 2 * '<col class="nr"><col class="sign"><col>' + "</col
 
 def page(shown: dict[str, Any]) -> str:
     """The difference as a file of its own. shown: heads, summary, table, times, blocks."""
-    style = files(__package__).joinpath("difference.css").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    style = part(__package__, "difference.css")
     names = " against ".join(visible(head).split(" on ", 1)[0][:60] for head in shown["heads"])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy([style])}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{html.escape(names)} · oplab</title>\n<style>{style}</style></head>\n"
@@ -41,7 +36,7 @@ def page(shown: dict[str, Any]) -> str:
 
 def fragment(shown: dict[str, Any]) -> str:
     """The difference for a notebook's cell: the same, to stand among other things."""
-    style = files(__package__).joinpath("difference.css").read_text("utf-8")
+    style = part(__package__, "difference.css")
     return f'<style>{style}</style>\n<div class="oplab-difference">\n{_body(shown)}</div>'
 
 

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from oplab.display import DASH, stable
-from oplab.views.page import visible
 from oplab.views.picture import LOOK, STYLES, Picture, listed, plain, ran_on
+from oplab.views.static import visible
 
 UNITS = {"GFLOP/s": 1e9, "TFLOP/s": 1e12}
 GIGA, MANY_GIGA = 1e9, 1e4  # a roof of more than so many GFLOP/s is drawn in TFLOP/s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import os
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..page import visible
+from ..static import frame, policy, styles, visible, write
 from . import bands, collapse, drawing
 from .box import readable
 from .svg import svg
@@ -95,16 +94,7 @@ class Graph:
         path = os.fspath(path)
         if not path.endswith((".svg", ".html", ".htm")):
             raise ValueError(f"save expects a path ending in .svg or .html, got {path!r}.")
-        text = self.svg if path.endswith(".svg") else self._page()
-        unfinished = f"{path}.part"
-        try:
-            with open(unfinished, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(unfinished, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(unfinished)
-        return path
+        return write(path, self.svg if path.endswith(".svg") else self._page())
 
     @cached_property
     def _shown(self) -> tuple[dict[str, str], str]:
@@ -119,25 +109,25 @@ class Graph:
         return [pair for pair in pairs if pair[0] or pair[1]]
 
     def _page(self) -> str:
-        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        style = ":root{color-scheme:light dark}body{margin:0}"
         return (
             f'<!doctype html><html lang="en"><meta charset="utf-8">'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy([style, *styles(self.svg)])}">'
             f"<title>{html.escape(visible(self.title[:80]))}</title>"
-            f"<style>:root{{color-scheme:light dark}}body{{margin:0}}</style>{self.svg}</html>"
+            f"<style>{style}</style>{self.svg}</html>"
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """A frame that runs nothing, for a notebook; the bare picture and the text where frames are cut."""
-        height = min(720, int(self.drawing.height) + 190)
-        name = html.escape(visible(self.title[:80]))
-        frame = (
-            f'<iframe sandbox="" title="Graph of {name}" srcdoc="{html.escape(self._page())}" width="100%" '
-            f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
-            "</iframe>\n<details><summary>No picture above? Some viewers cut frames out. The same, as text."
-            f"</summary><pre>{html.escape(repr(self))}</pre></details>"
+        framed = frame(
+            self._page(),
+            f"Graph of {self.title[:80]}",
+            min(720, int(self.drawing.height) + 190),
+            "No picture above? Some viewers cut frames out. The same, as text.",
+            f"<pre>{html.escape(repr(self))}</pre>",
+            scripts=False,
         )
-        return {"text/plain": repr(self), "image/svg+xml": self.svg, "text/html": frame}
+        return {"text/plain": repr(self), "image/svg+xml": self.svg, "text/html": framed}
 
     def __repr__(self) -> str:
         shown = self.nodes[["node", "label", "operator", "inputs", "shape", "scope"]].head(60)

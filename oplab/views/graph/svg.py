@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from ..page import visible
 from ..picture import COLOURS
+from ..static import visible
 from .box import Box, detail_of, name_of, readable, stubs_of
 from .drawing import LINE, STUB, Drawing, across
 

@@ -14,30 +14,22 @@ passes changed, `plot.js` a drawing above its table (`memory.js`, `timeline.js`,
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
-import re
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from string import Template
 from typing import Any
 
 from oplab.display import stable
-from oplab.views.page.model import TEXTS, code, model, records
-from oplab.views.page.pack import deflated as _packed  # noqa: F401  (the stepper's page takes it from here)
+from oplab.views.page.model import TEXTS, code, model
 from oplab.views.page.pack import pack
+from oplab.views.records import records
+from oplab.views.static import frame, json_block, part, policy, script, styles, visible
 
 SCRIPTS = ("pack.js", "links.js", "list.js", "panes.js", "tables.js", "ledger.js", "plot.js",
            "memory.js", "timeline.js", "roofline.js", "diff.js", "sentence.js", "search.js", "page.js")
 PLAIN_BYTES = 200_000  # data above this is packed; the page unpacks it
 HEIGHT = 600  # pixels of the frame in a notebook
-# Characters that a reader cannot see or that move others around; they are shown by their code point instead.
-HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-                    "\ufeff\ufff9-\ufffb\ud800-\udfff]")
-_STYLES = re.compile(r"<style>(.*?)</style>", re.DOTALL)  # of a picture, whose names hold no `<`
 _FALLBACK_LINES, _FALLBACK_ROWS = 300, 200
 _SHOWN = ("instruction", "kind", "lines", "equations", "flops", "bytes", "median_us")
 
@@ -49,15 +41,12 @@ def render(document: Mapping[str, Any], picture: str = "") -> str:
     hash, as the page's own is.
     Under OPLAB_STABLE=1 times are a dash, so that the same walk gives the same bytes on every run.
     """
-    style, script = _style(), _script()
+    style, run = _style(), script(__package__, SCRIPTS)
     shown = model(document)
-    data = _json(shown)
-    styles = " ".join(f"'{_hash(part)}'" for part in [style, *_STYLES.findall(picture)])
-    policy = (f"default-src 'none'; style-src {styles}; script-src '{_hash(script)}'; "
-              "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
+    data = json_block(shown)
     name = visible(document.get("function", ""))
-    return Template(_file("page.html")).substitute(
-        policy=policy, style=style, script=script,
+    return Template(part(__package__, "page.html")).substitute(
+        policy=policy([style, *styles(picture)], run), style=style, script=run,
         title=html.escape(f"{name[:80]} · oplab"), function=html.escape(name),
         facts=html.escape(_facts(document)), fallback=_fallback(document), picture=picture,
         data=data if len(data) < PLAIN_BYTES else json.dumps(pack(shown)),
@@ -70,44 +59,17 @@ def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
     Where a notebook is only looked at (GitHub, a Jupyter that distrusts it) frames are cut out: the table
     below is left.
     """
-    # Only what would end the attribute is escaped, since the page is full of double quotes.
-    page = render(document).replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
     name = visible(document.get("function", ""))[:80]
-    title = html.escape(f"Walk of {name}: every stage, linked line by line")
-    return (f"<iframe srcdoc='{page}' sandbox=\"allow-scripts\" title=\"{title}\" width=\"100%\" "
-            f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
-            "</iframe>\n<details><summary>No page above? Frames show once this cell has been run. "
-            f"Here are the kernels.</summary>\n{_table(records(document.get('summary')))}</details>")
-
-
-def visible(text: Any) -> str:
-    """Text with its hidden characters spelt out: a right-to-left override becomes [U+202E]."""
-    return HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", str(text))
+    return frame(render(document), f"Walk of {name}: every stage, linked line by line", height,
+                 "No page above? Frames show once this cell has been run. Here are the kernels.",
+                 _table(records(document.get("summary"))))
 
 
 # ---- the parts of the file -------------------------------------------------------------------------------
 
 
-@cache
-def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
-
-
 def _style() -> str:
-    return "\n" + _file("page.css") + _file("views.css")
-
-
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(map(_file, SCRIPTS)) + "\n})();\n"
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(value: Any) -> str:
-    """JSON that can stand in a script element: with no `<` in it, nothing in it can end or begin one."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return "\n" + part(__package__, "page.css") + part(__package__, "views.css")
 
 
 def _facts(document: Mapping[str, Any]) -> str:

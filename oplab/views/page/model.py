@@ -18,6 +18,7 @@ from oplab.views.page.model_memory import memory
 from oplab.views.page.model_roofline import roofs
 from oplab.views.page.model_timeline import timeline
 from oplab.views.picture import COLOURS
+from oplab.views.records import records
 from oplab.views.timeline import operator
 
 TEXTS = {"script": "python", "jaxpr": "jaxpr", "stablehlo": "mlir", "hlo": "hlo"}  # linked texts, languages
@@ -29,14 +30,6 @@ FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcas
 MEASURED = ("runs", "median_us", "spread_us", "share")
 PASS = ("index", "pipeline", "pass", "instructions", "added", "removed", "text_line")
 _NUMBERED = re.compile(r"^ *(\d+)  ?")  # "  12  y = x @ w" in the script's text
-
-
-def records(table: Any) -> list[dict[str, Any]]:
-    """The rows of a document's table as dictionaries; none where the document has no such table."""
-    if not isinstance(table, Mapping):
-        return []
-    columns = [str(c) for c in table.get("columns", ())]
-    return [dict(zip(columns, row, strict=False)) for row in table.get("rows", ())]
 
 
 def model(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ in it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from oplab.display import stable
@@ -36,17 +37,24 @@ def _length(rows: list[dict[str, Any]]) -> float:
     return end - min(row["start_us"] for row in rows)
 
 
-def _bars(run: list[dict[str, Any]], rows: dict[str, int]) -> list[list[Any]]:
-    """Each bar in the lowest lane that is free; of two that begin together the longer one is lower."""
-    begin = min((row["start_us"] for row in run), default=0.0)
+def lanes(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Rows with start_us and duration_us in the order of their starts, each with the lowest lane that is free
+    then; of two that begin together the longer one is lower.
+    """
     free: list[float] = []  # lane -> when its last bar ended
+    for row in sorted(rows, key=lambda row: (row["start_us"], -row["duration_us"])):
+        lane = next((n for n, ended in enumerate(free) if ended <= row["start_us"] + 1e-3), len(free))
+        free[lane:lane + 1] = [row["start_us"] + row["duration_us"]]
+        yield row, lane
+
+
+def _bars(run: list[dict[str, Any]], rows: dict[str, int]) -> list[list[Any]]:
+    begin = min((row["start_us"] for row in run), default=0.0)
     times: Counter[str] = Counter()
     bars = []
-    for row in sorted(run, key=lambda row: (row["start_us"], -row["duration_us"])):
-        name, start = str(row["instruction"]), round(row["start_us"] - begin, 3)
-        end = start + row["duration_us"]
-        lane = next((n for n, ended in enumerate(free) if ended <= start + 1e-3), len(free))
-        free[lane:lane + 1] = [end]
+    for row, lane in lanes(run):
+        name = str(row["instruction"])
         times[name] += 1
-        bars.append([rows[name], start, round(row["duration_us"], 3), lane, times[name]])
+        start, length = row["start_us"] - begin, row["duration_us"]
+        bars.append([rows[name], round(start, 3), round(length, 3), lane, times[name]])
     return bars

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from string import Template
 from typing import Any
 
-from oplab.views.page import _hash, _json, _packed, visible
+from oplab.views.page.pack import deflated
+from oplab.views.static import frame, json_block, part, policy, script, visible
 from oplab.views.stepper.still import strip
 
 __all__ = ["embed", "render", "strip", "words"]
@@ -32,24 +31,18 @@ def render(document: Mapping[str, Any]) -> str:
 
     document: `function`, its name, and `kernels`, one dictionary each, as `oplab.pallas.show` makes them.
     """
-    style, script = "\n" + _file("stepper.css"), _script()
+    style, run = "\n" + part(__package__, "stepper.css"), script(__package__, SCRIPTS)
     title = html.escape(_title(document))
-    policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-              "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
-    return Template(_file("stepper.html")).substitute(
-        policy=policy, style=style, script=script, title=f"{title} · oplab", heading=title,
-        fallback=html.escape(words(document)), data=_packed(_json(_shown(document))))
+    return Template(part(__package__, "stepper.html")).substitute(
+        policy=policy([style], run), style=style, script=run, title=f"{title} · oplab", heading=title,
+        fallback=html.escape(words(document)), data=deflated(json_block(_shown(document))))
 
 
 def embed(document: Mapping[str, Any], height: int = HEIGHT) -> str:
     """The stepper in a sandboxed frame, for a notebook's cell; its text is for where frames are cut."""
-    # Only what would end the attribute is escaped, since the page is full of double quotes.
-    page = render(document).replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
-    title = html.escape(f"Stepper of {_title(document)}: its grid, step by step")
-    return (f"<iframe srcdoc='{page}' sandbox=\"allow-scripts\" title=\"{title}\" width=\"100%\" "
-            f'height="{height}" style="box-sizing:border-box;border:1px solid #8886;border-radius:4px">'
-            "</iframe>\n<details><summary>No page above? Frames show once this cell has been run. "
-            f"Here it is in short.</summary>\n<pre>{html.escape(words(document))}</pre></details>")
+    return frame(render(document), f"Stepper of {_title(document)}: its grid, step by step", height,
+                 "No page above? Frames show once this cell has been run. Here it is in short.",
+                 f"\n<pre>{html.escape(words(document))}</pre>")
 
 
 def words(document: Mapping[str, Any]) -> str:
@@ -71,18 +64,6 @@ def _lines(kernel: Mapping[str, Any]) -> list[str]:
         lines.append(f"  … and {len(operands) - ROWS} more operands")
     lines += [f"  {found['finding']}: {found['detail']}" for found in kernel.get("findings", ())]
     return lines
-
-
-# ---- the parts of the file -------------------------------------------------------------------------------
-
-
-@cache
-def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(map(_file, SCRIPTS)) + "\n})();\n"
 
 
 def _title(document: Mapping[str, Any]) -> str:
