@@ -17,6 +17,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "lobby.h"
+
 namespace oplab {
 
 struct Pool {  // `start` asks for task(data) to be run on another thread, and says whether that will happen
@@ -112,25 +114,34 @@ bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const 
         finished.notify_all();
       }
     }
+    static void run(void* data) {
+      auto* mine = static_cast<std::shared_ptr<Shared>*>(data);
+      (*mine)->take_part();
+      delete mine;
+    }
+    static void run_and_wait(void* data) {
+      Job job{run, data};
+      do job.task(job.data);
+      while (Lobby::ours().wait(&job));
+    }
   };
   if (total <= 0) return true;
   auto shared = std::make_shared<Shared>();
+  Lobby::ours().call_begins();
   shared->work = &work, shared->total = total, shared->scratch_floats = scratch_floats;
   for (int64_t i = 1; i < pool.threads && i < total; ++i) {
     auto* mine = new std::shared_ptr<Shared>(shared);
-    auto task = +[](void* data) {
-      auto* theirs = static_cast<std::shared_ptr<Shared>*>(data);
-      (*theirs)->take_part();
-      delete theirs;
-    };
-    if (!pool.start(pool.context, task, mine)) {
+    if (Lobby::ours().give({Shared::run, mine})) continue;
+    if (!pool.start(pool.context, Shared::run_and_wait, mine)) {
       delete mine;
       break;
     }
   }
   shared->take_part();
+  within_a_moment([&] { return shared->done.load() == total; });
   std::unique_lock<std::mutex> lock(shared->mutex);
   shared->finished.wait(lock, [&] { return shared->done.load() == total; });
+  Lobby::ours().call_ends();
   return !shared->failed;
 }
 

@@ -43,7 +43,7 @@ class Worker:
         self.ready, best = None, 0.0
         for form, made in self._forms(Shape(**shape)).items():
             first_s = _seconds(made.call)
-            again_s = min(_seconds(made.call) for _ in range(2 if first_s < 1 else 1))
+            again_s = _again_s(made.call, first_s)
             if made.flops / again_s > best:
                 best, self.ready = made.flops / again_s, made
                 calls = max(1, min(1000, round(SAMPLE_S / again_s)))
@@ -54,8 +54,9 @@ class Worker:
 
     def sample(self) -> dict:
         """Microseconds of one call: wall, and over all threads in the program (user) and in the system."""
-        if self.calls > 1:
-            self.ready.call()  # the others' turns have filled the caches
+        if self.calls > 1:  # the others' turns have filled the caches, and one's own threads sleep
+            for _ in range(1 + self.calls // 8):
+                self.ready.call()
         before, start = processor_s(), time.perf_counter()
         for _ in range(self.calls):
             self.ready.call()
@@ -93,6 +94,14 @@ def processor_s() -> tuple[float, float]:
         return os.times()[:2]
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime, usage.ru_stime
+
+
+def _again_s(call: Any, first_s: float) -> float:
+    """Seconds of a call that is not the first: the least of two, and of as many as fit in a sample."""
+    found, end = [_seconds(call)], time.perf_counter() + SAMPLE_S
+    while first_s < 1 and (len(found) < 2 or time.perf_counter() < end):
+        found.append(_seconds(call))
+    return min(found)
 
 
 def _seconds(call: Any) -> float:

@@ -7,11 +7,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -325,6 +329,63 @@ struct Threads {
   }
 };
 
+// Short calls close to each other, by two callers at once: threads stay in the lobby between them, go, come back late.
+static bool check_short_calls() {
+  struct Crew {  // threads for all calls, as XLA's are
+    std::mutex mutex;
+    std::condition_variable asked;
+    std::deque<std::function<void()>> tasks;
+    bool closed = false;
+    std::atomic<int64_t> sent{0};
+    std::vector<std::thread> threads;
+    static bool start(void* context, void (*task)(void*), void* data) {
+      auto* crew = static_cast<Crew*>(context);
+      crew->sent++;
+      std::lock_guard<std::mutex> lock(crew->mutex);
+      crew->tasks.push_back([=] { task(data); });
+      crew->asked.notify_one();
+      return true;
+    }
+    void work() {
+      for (std::unique_lock<std::mutex> lock(mutex);;) {
+        asked.wait(lock, [&] { return closed || !tasks.empty(); });
+        if (tasks.empty()) return;
+        auto task = tasks.front();
+        tasks.pop_front();
+        lock.unlock();
+        task();
+        lock.lock();
+      }
+    }
+  } crew;
+  for (int i = 0; i < 3; ++i) crew.threads.emplace_back([&] { crew.work(); });
+  constexpr int64_t kCalls = 1500, kPieces = 5, kThreads = 3;
+  std::atomic<int64_t> wrong{0};
+  auto call = [&] {
+    for (int64_t i = 0; i < kCalls; ++i) {
+      int64_t times[kPieces] = {};
+      auto piece = [&](int64_t p, float* scratch) { times[p] += 1 + (scratch == nullptr); };
+      wrong += !oplab::parallel_for({kThreads, Crew::start, &crew}, kPieces, 64, piece);
+      for (int64_t found : times) wrong += found != 1;
+      if (i % 100 == 99) std::this_thread::sleep_for(std::chrono::microseconds(i / 3));
+    }
+  };
+  std::thread other(call);
+  call();
+  other.join();
+  {
+    std::lock_guard<std::mutex> lock(crew.mutex);
+    crew.closed = true;
+    crew.asked.notify_all();
+  }
+  for (auto& thread : crew.threads) thread.join();
+  const int64_t wanted = 2 * kCalls * (kThreads - 1), kept = wanted - crew.sent;
+  const bool good = !wrong && (kept > 0 || std::thread::hardware_concurrency() < 2);
+  std::printf("%s: %s of %lld threads waited for the next of the short calls; %lld pieces came out wrong\n",
+              good ? "right" : "WRONG", kept > 0 ? "some" : "none", (long long)wanted, (long long)wrong.load());
+  return good;
+}
+
 // Comparison ------------------------------------------------------------------------------------------------
 
 // The largest error, as a part of the largest number (or of 1); infinite where one is finite and one is not.
@@ -428,7 +489,7 @@ int main() {
   if (oplab::vector_bits() >= 512) sets.push_back(&avx512::kernels);
   if (oplab::has_amx()) sets.push_back(&oplab::best_kernels());
 #endif
-  bool good = true;
+  bool good = check_short_calls();
   for (const Spec& spec : specs()) {
     Problem problem(spec);
     for (const Kernels* kernels : sets) good &= check(problem, *kernels);
