@@ -17,7 +17,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.fetched, self.links, self.names = [], [], set()
+        self.fetched, self.links, self.names, self.pictures = [], [], set(), []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -25,6 +25,7 @@ class Page(HTMLParser):
         self.fetched += filter(None, [attributes.get(FETCHES.get(tag))])
         self.links += filter(None, [attributes.get("href") if tag == "a" else None])
         self.names.add(attributes.get("id"))
+        self.pictures += [attributes.get("alt") or ""] if tag == "img" else []
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,12 @@ def test_links_between_the_pages_resolve(site, pages):
             assert not file or (site / file).exists(), f"{name} links to {link}"
             if anchor and file in pages:
                 assert anchor in pages[file].names, f"{name} links to {link}"
+
+
+def test_every_picture_says_what_it_shows(pages):
+    said = [(name, text) for name, page in pages.items() for text in page.pictures]
+    assert len(said) > 10
+    assert not [(name, text) for name, text in said if len(text) < 20 or text.startswith("No description")]
 
 
 def test_no_page_asks_for_the_network(site, pages):

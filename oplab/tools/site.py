@@ -49,8 +49,19 @@ def build(root, to):
 
 def notebook_page(file):
     export = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="")  # no script from elsewhere
-    page, _ = export.from_notebook_node(nbformat.read(file, as_version=4))
+    page, _ = export.from_notebook_node(_described(nbformat.read(file, as_version=4)))
     return _local(page)
+
+
+def _described(notebook):
+    """A bare picture with the alternative text of its cell, which the exporter leaves out."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data, said = output.get("data", {}), cell.metadata.get("alt")
+            if said and "image/png" in data and "text/html" not in data:
+                source = "data:image/png;base64," + data["image/png"].strip()
+                data["text/html"] = f'<img alt="{html.escape(said)}" src="{source}" style="max-width: 100%">'
+    return notebook
 
 
 def text_page(text, title):
