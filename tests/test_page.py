@@ -111,6 +111,18 @@ def test_what_links_say_beyond_the_columns_is_kept():
     assert data["coverage"] == [2, 1, 1]  # the parameter computes nothing
 
 
+def test_a_line_with_two_equations_belongs_to_both():
+    document = walk()
+    jaxpr = document["stages"]["jaxpr"]["table"]
+    rows, place = jaxpr["rows"], jaxpr["columns"].index("text_line")
+    alone = model(document)["rows"]["jaxpr"]
+    rows[1][place] = rows[0][place]
+    shared = model(document)["rows"]["jaxpr"]
+    both = sorted([*alone[0]["equations"], *alone[1]["equations"]])
+    assert shared[0]["equations"] == shared[1]["equations"] == both
+    assert [row["equations"] for row in shared[2:]] == [row["equations"] for row in alone[2:]]
+
+
 def test_a_walk_with_parts_missing_still_renders():
     bare = {"schema": "oplab.walk/1", "function": "f", "target": "cpu"}
     bare["stages"] = {"jaxpr": walk()["stages"]["jaxpr"]}

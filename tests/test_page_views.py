@@ -207,6 +207,13 @@ def test_kernels_stand_under_the_roof_that_is_chosen(page, document):
     assert lit(shown, "roofline") and shown.until("document.querySelectorAll('#view-hlo .lit').length")
 
 
+def test_a_walk_without_times_is_drawn_under_the_first_roof(page):
+    w = oplab.walk(layer, jnp.ones((32, 16)), jnp.ones((16, 8)), jnp.ones(8))
+    shown = drawn(page, json.loads(json.dumps(w.to_json())), "roofline")
+    assert shown.run("document.querySelector('#pane-roofline .roof') !== null")
+    assert roofs(None)[0]["name"] in text(shown, "#pane-roofline .told")
+
+
 def test_measured_peaks_come_only_when_they_were_asked_for(page):
     w = oplab.walk(layer, jnp.ones((32, 16)), jnp.ones((16, 8)), jnp.ones(8))
     assert "peaks" not in w.to_json()

@@ -29,7 +29,7 @@ _WORD = ("", r"[A-Za-z_][\w.\-]*")  # what no other pattern took stays whole: no
 PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     # { lambda ; a:f32[8]. let  b:f32[] = reduce_sum[axes=(0,)] a  in (b,) }
     "jaxpr": (
-        ("k", r"\b(?:lambda|let|in)\b"),
+        ("k", r"\b(?:lambda|let|in(?= \())\b"),  # a variable may be called "in" too
         ("t", r"(?:bool|key<\w+>|token|bf16|float8_\w+|[fiuc]\d+)\[[^\]]*\](?:\{[^}]*\})?"),
         ("a", r"\b[a-z_]\w*(?==)"),
         ("o", r"(?<== )[a-z_][\w\-]*"),

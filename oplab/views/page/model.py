@@ -40,6 +40,7 @@ def model(document: Mapping[str, Any]) -> dict[str, Any]:
     equations = _equations(tables["jaxpr"], records(document.get("fates")))
     number = {e["id"]: n for n, e in enumerate(equations)}
     rows = {name: [_row(name, record, number) for record in tables[name]] for name in TEXTS}
+    _share_lines(rows["jaxpr"])
     rows["kernels"] = _kernels(tables["kernels"], summary, rows["hlo"], number, tables["jaxpr"])
     pairs = _join(rows, records(document.get("links")), number)
     return {
@@ -119,6 +120,15 @@ def _row(stage: str, record: Mapping[str, Any], number: Mapping[str, int]) -> di
     if record.get("reason"):
         row["note"] = str(record["reason"])
     return row
+
+
+def _share_lines(rows: list[dict[str, Any]]) -> None:
+    """JAX prints a short jaxpr on one line: who points at that line means every equation on it."""
+    on = defaultdict(set)
+    for row in rows:
+        on[row["line"]].update(row["equations"])
+    for row in rows:
+        row["equations"] = sorted(on[row["line"]])
 
 
 def _numbers(ids: Iterable[Any], number: Mapping[str, int]) -> list[int]:
