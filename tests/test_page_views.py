@@ -11,6 +11,7 @@ from hostile import NAMES
 from page_walk import hostile, table, walk
 
 import oplab
+from oplab.stages.pass_words import does
 from oplab.views.page import render
 from oplab.views.page.model import code, model
 from oplab.views.page.model_roofline import roofs
@@ -69,6 +70,18 @@ def test_what_came_stands_under_what_went_and_its_words_are_marked(page):
                       " l.textContent.trim(), [...l.querySelectorAll('.differs')].map(d => d.textContent)])")
     assert [one[1][:9] for one in found[1:]] == ["− %a.1 = ", "− %b.2 = ", "+ %b.2 = ", "+ %c.3 = "]
     assert [one[2] for one in found[1:]] == [[], ["%x"], ["%y"], []]
+
+
+def test_a_pass_says_what_it_does(page, document):
+    shown = drawn(page, document, "passes")
+    table = document["stages"]["passes"]["table"]
+    name, sentence = table["columns"].index("pass"), table["columns"].index("does")
+    said = {row[name]: row[sentence] for row in table["rows"]}
+    assert len(said["fusion"]) > 20 and not does("none such")
+    lines = shown.run("[...document.querySelectorAll('#view-passes .line')]"
+                      ".map(l => [l.className.trim(), l.textContent])")
+    heads = [i for i, (look, text) in enumerate(lines) if "title" in look and text.startswith("fusion ")]
+    assert heads and all(lines[i + 1] == ["line does", said["fusion"]] for i in heads)
 
 
 def test_an_equation_is_followed_through_the_passes(page, document):

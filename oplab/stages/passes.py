@@ -16,9 +16,10 @@ from typing import Any
 
 from .. import _jax
 from .hlo import Line, display
+from .pass_words import does
 from .stage import Stage, frame
 
-COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "removed", "text_line"]
+COLUMNS = ["index", "pipeline", "pass", "changed", "instructions", "added", "removed", "text_line", "does"]
 NO_FOLDER = (
     "XLA's dumps need a temporary folder, and none could be made ({}): set TMPDIR to one that can be written."
 )
@@ -147,8 +148,8 @@ def _stem(name: str, suffix: str) -> str:
 
 
 def stage(dump: Dump, problem: str) -> Stage:
-    """The passes stage: one row per pass that changed something; the text shows the lines that each took out
-    and put in.
+    """The passes stage: one row per pass that changed something, and a sentence on what it does; the text
+    shows the lines that each took out and put in.
     """
     text, rows = [], []
     for index, ((pipeline, name, _), (added, removed, count)) in enumerate(
@@ -157,9 +158,8 @@ def stage(dump: Dump, problem: str) -> Stage:
         if index and not added and not removed:
             continue
         text.append(f"=== {index}: {name}" + (f"   [{pipeline}]" if pipeline else ""))
-        rows.append(
-            (index, pipeline, name, bool(index), count, len(added) if index else 0, len(removed), len(text))
-        )
+        came = len(added) if index else 0
+        rows.append((index, pipeline, name, bool(index), count, came, len(removed), len(text), does(name)))
         if index:
             text += ["-" + line[1:] for line in removed] + ["+" + line[1:] for line in added]
     return Stage("passes", display("\n".join(text)) or problem, frame(rows, COLUMNS))

@@ -118,7 +118,7 @@ class DiffPane extends Pane {
   entry(pass, n) {
     const go = make("button", "", make("b", "", pass.pass), make("small", "", pass.pipeline || ""),
       make("span", "delta", pass.removed ? `−${pass.removed} ` : "", pass.added ? `+${pass.added}` : ""));
-    go.title = visible(`${pass.pass}: ${pass.instructions} instructions after it`);
+    go.title = visible(`${pass.does ? `${pass.does} ` : ""}${pass.instructions} instructions after it.`);
     go.addEventListener("click", () => this.go(n));
     return make("li", "", go);
   }
@@ -151,6 +151,8 @@ class DiffPane extends Pane {
       if (line.startsWith("===")) {
         close();
         this.all.push({ text: line.replace(/^=== \d+: /, ""), sign: "=", pass: ++pass, n: at + 1 });
+        const does = this.passes[pass]?.does;
+        if (does) this.all.push({ text: does, sign: "?", pass });
       } else if (/^[-+]/.test(line)) block.push([at + 1, line]);
       else if (line) this.all.push({ text: line, sign: "", pass, n: at + 1 });
     });
@@ -160,9 +162,9 @@ class DiffPane extends Pane {
   // What is shown now: all, or only what was done to the equations that are followed.
   fill() {
     const wanted = this.following, touches = (line) => (this.owners[line.n] || []).some((e) => wanted.has(e));
-    const kept = !wanted ? this.all : this.all.filter((l) => l.sign === "=" || touches(l) || (l.mate && touches(l.mate)));
+    const kept = !wanted ? this.all : this.all.filter((l) => l.sign === "=" || l.sign === "?" || touches(l) || (l.mate && touches(l.mate)));
     const busy = new Set(kept.filter((line) => line.sign === "-" || line.sign === "+").map((line) => line.pass));
-    this.shown = kept.filter((line) => line.sign !== "=" || busy.has(line.pass) || this.every);
+    this.shown = kept.filter((line) => (line.sign !== "=" && line.sign !== "?") || busy.has(line.pass) || this.every);
     this.places = new Map();
     this.heads = new Map();
     this.shown.forEach((line, i) => {
@@ -198,7 +200,7 @@ class DiffPane extends Pane {
   lines(stage, row) { return stage === "jaxpr" ? this.places.get(row) || [] : []; }
 
   look(i) {
-    const kind = { "-": "out", "+": "in", "=": "title" }[this.shown[i].sign] || "";
+    const kind = { "-": "out", "+": "in", "=": "title", "?": "does" }[this.shown[i].sign] || "";
     return `${kind} ${super.look(i)}`;
   }
 

@@ -28,7 +28,7 @@ HOW = {"exact": 0, "inferred": 1, "compiler": 2}
 # HLO instructions that do no work of their own; coverage leaves them out.
 FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast"})
 MEASURED = ("runs", "median_us", "spread_us", "share")
-PASS = ("index", "pipeline", "pass", "instructions", "added", "removed", "text_line")
+PASS = ("index", "pipeline", "pass", "instructions", "added", "removed", "text_line", "does")
 _NUMBERED = re.compile(r"^ *(\d+)  ?")  # "  12  y = x @ w" in the script's text
 
 
