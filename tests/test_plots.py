@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from nbconvert import HTMLExporter
 from PIL import Image
 
+import oplab
 from oplab.views import plots
 from oplab.views.picture import COLOURS, HATCHES, STYLES, plain
 from oplab.views.timeline import LANES, _bars, _lanes, operator
@@ -85,6 +86,8 @@ PICTURES = {
     "roofline, many": lambda: plots.roofline(limits([f"variant number {i}" for i in range(12)])),
     "roofline, not timed": lambda: plots.roofline(limits(timed=False, flops_per_s=2e15, measured=False)),
     "processor time": lambda: plots.processor_time({"every key": table(), "causal": table()}),
+    "support": lambda: plots.support(oplab.support(platform=["cpu", "cuda", "tpu"])),
+    "support, one platform": lambda: plots.support(oplab.support(platform="cpu")),
     "work": lambda: plots.work({"unfused": UNFUSED, "fused $": FUSED, "a third": FUSED}),
     "timeline": lambda: plots.timeline({"unfused": UNFUSED, "fused $": FUSED}),
     "timeline, one walk": lambda: plots.timeline(UNFUSED),
@@ -233,6 +236,8 @@ def test_timeline_gathers_what_is_too_short_to_name():
 
 @pytest.mark.parametrize(("call", "error", "says"), [
     (lambda: plots.times([1, 2]), TypeError, "oplab.bench"),
+    (lambda: plots.support(pd.DataFrame({"operator": ["relu"]})), TypeError, "oplab.support()"),
+    (lambda: plots.support(oplab.support(platform="cpu").head(0)), ValueError, "no row"),
     (lambda: plots.times(pd.DataFrame({"a": [1]})), TypeError, "oplab.bench"),
     (lambda: plots.speedup(table(), over="nobody"), ValueError, "over="),
     (lambda: plots.memory(table().drop(columns="peak_bytes")), ValueError, "memory=True"),

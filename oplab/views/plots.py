@@ -1,7 +1,8 @@
 """Plots of what was measured: time, speed-up, processor time, memory, share of the limit; roofline; timeline.
 
 Every function takes the table that bench returns, or a dictionary of such tables, which then stand side by
-side under their names, and returns a `Picture`. Points with whiskers are measured; thin lines are certain.
+side under their names, and returns a `Picture`; `support` alone takes the table of oplab.support(). Points
+with whiskers are measured; thin lines are certain.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from oplab.display import stable
+from oplab.views.entries import support
 from oplab.views.picture import COLOURS, LOOK, STYLES, Picture, listed, plain, ran_on
 from oplab.views.roof import roofline
 from oplab.views.timeline import timeline
 
 __all__ = ["COLOURS", "Picture", "memory", "processor_time", "roofline", "share_of_limit", "speedup",
-           "timeline", "times", "work"]
+           "support", "timeline", "times", "work"]
 
 Tables = pd.DataFrame | Mapping[str, pd.DataFrame]
 HOLLOW = "Hollow: a noisy measurement, see the column `noise`."
