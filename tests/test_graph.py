@@ -87,6 +87,17 @@ def test_a_loaded_walk_gives_the_same_picture(walks, stage):
     assert SavedWalk(live.to_json()).graph(stage).svg == live.graph(stage).svg
 
 
+def test_arguments_of_a_function_reach_what_reads_them():
+    walk = oplab.walk(lambda x: jax.nn.relu(x) + 1, jnp.ones((8, 4)))
+    graph = walk.graph("stablehlo")
+    function = graph.nodes[graph.nodes["label"] == "func relu"]["node"].iloc[0]
+    inside = graph.nodes[graph.nodes["parent"] == function].set_index("node")["label"]
+    argument = inside.index[inside == "input"]
+    assert list(argument) == [f"{function}.in0"]
+    read = graph.edges[graph.edges["source"] == argument[0]]["target"]
+    assert [inside[one] for one in read] == ["maximum"]
+
+
 def test_a_fusion_holds_its_members(walks):
     nodes, rows = walks["attention"].graph("hlo").nodes, walks["attention"].hlo.table
     members = rows[rows["fusion"].notna() & (rows["opcode"] != "parameter")]

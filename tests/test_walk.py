@@ -421,3 +421,13 @@ def test_every_equation_stands_on_the_line_that_the_table_names():
         lines = w.jaxpr.text.split("\n")
         for row in w.jaxpr.table.itertuples():
             assert row.primitive in lines[row.text_line - 1], (row.equation, row.primitive)
+
+
+def test_addresses_are_hidden_and_constants_in_hexadecimal_are_not():
+    from oplab.stages.script import hide_addresses
+
+    assert hide_addresses("<function f at 0x7f00aabbccdd>") == "<function f at 0x...>"
+    assert hide_addresses('dense<[0xFF800000, 0x7FC00000]> : "0x55d0c0ffee10"') == (
+        'dense<[0xFF800000, 0x7FC00000]> : "0x..."')
+    text = oplab.walk(lambda x: jnp.max(x), jnp.ones(4)).stablehlo.text
+    assert "dense<0xFF800000>" in text and "0x..." not in text

@@ -21,13 +21,7 @@ def read(walk: Any, nodes: dict, edges: list) -> None:
         while open_ and open_[-1][0] >= indent(line):
             open_.pop()
         if row["name"] == "func.func" and re.search(r"@main\(", line):  # the program itself is no box
-            arguments = re.findall(r"(%arg\d+): (tensor<[^>]*>)", line)
-            inputs = {arg: (f"in{number}", shape) for number, (arg, shape) in enumerate(arguments)}
-            nodes |= {
-                name: node(name, "input", shape=shape, variable=variable)
-                for variable, (name, shape) in inputs.items()
-            }
-            open_.append((indent(line), "", inputs))
+            open_.append((indent(line), "", _arguments(line, "", nodes)))
             continue
         name, parent = row["op"], open_[-1][1] if open_ else ""
         known = open_[-1][2] if open_ else {}
@@ -39,7 +33,9 @@ def read(walk: Any, nodes: dict, edges: list) -> None:
         )
         values = [known.get(operand.partition("#")[0]) for operand in row["operands"]]
         inside = dict(known)
-        if row["name"] == "stablehlo.while":
+        if row["name"] == "func.func":
+            inside = _arguments(line, name, nodes)
+        elif row["name"] == "stablehlo.while":
             inside |= {
                 arg: value for arg, value in zip(row["operands"][::2], values[1::2], strict=False) if value
             }
@@ -48,3 +44,13 @@ def read(walk: Any, nodes: dict, edges: list) -> None:
         if results:
             known[results[1]] = (name, row["result"] or "")
         open_.append((indent(line), name, inside))
+
+
+def _arguments(line: str, function: str, nodes: dict) -> dict[str, tuple[str, str]]:
+    """The arguments in a function's head, now nodes of its box: variable -> (node, shape)."""
+    found = {}
+    for number, (variable, shape) in enumerate(re.findall(r"(%arg\d+): (tensor<[^>]*>)", line)):
+        name = f"{function}.in{number}" if function else f"in{number}"
+        nodes[name] = node(name, "input", shape=shape, variable=variable, parent=function)
+        found[variable] = name, shape
+    return found

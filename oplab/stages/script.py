@@ -27,7 +27,7 @@ from .stage import Stage, frame
 COLUMNS = ["file", "line", "text", "equations", "text_line"]
 NO_SOURCE = "(source not available)"
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
+_ADDRESS = re.compile(r"(dense<[^>]*>)|\b0x[0-9a-fA-F]{6,16}\b")  # or MLIR's constants, such as infinity
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _cell(path: str) -> str | None:
 
 
 def hide_addresses(text: str) -> str:
-    """Memory addresses differ on every run and tell nothing."""
-    return _ADDRESS.sub("0x...", text) if "0x" in text else text
+    """Memory addresses differ on every run and tell nothing. Constants in hexadecimal stay what they are."""
+    return _ADDRESS.sub(lambda found: found[1] or "0x...", text) if "0x" in text else text
 
 
 def locate(
