@@ -1,6 +1,7 @@
 """Our nbval run cannot be fooled: not by a dead kernel, a stripped notebook, split files or a loose regex."""
 
 import configparser
+import functools
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat import v4
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +44,26 @@ def test_a_cell_that_kills_its_kernel_fails_in_seconds(tmp_path):
     done = nbval(tmp_path, [code("1", "1"), code("import os; os.kill(os.getpid(), 9)")])
     assert done.returncode == 1 and "the kernel died in this cell" in done.stdout, done.stdout
     assert time.monotonic() - started < 30  # the limit on a cell is 120
+
+
+def test_a_kernel_that_dies_before_its_first_cell_is_started_again(monkeypatch):
+    from oplab.tools import nbval_guard as guard
+
+    def start(died, name):
+        starts.append(name)
+        if len(starts) <= died:
+            raise RuntimeError("Kernel died before replying to kernel_info")
+        return "manager", "client"
+
+    for died in range(guard.STARTS):
+        starts = []
+        monkeypatch.setattr(guard, "start_new_kernel", functools.partial(start, died))
+        assert guard.start_again("python") == ("manager", "client") and len(starts) == died + 1
+    starts = []
+    monkeypatch.setattr(guard, "start_new_kernel", functools.partial(start, guard.STARTS))
+    with pytest.raises(RuntimeError, match="died before"):
+        guard.start_again("python")
+    assert len(starts) == guard.STARTS
 
 
 def test_what_nbval_must_refuse_and_what_it_must_pass(tmp_path):
