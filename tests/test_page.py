@@ -121,6 +121,10 @@ def test_a_line_with_two_equations_belongs_to_both():
     both = sorted([*alone[0]["equations"], *alone[1]["equations"]])
     assert shared[0]["equations"] == shared[1]["equations"] == both
     assert [row["equations"] for row in shared[2:]] == [row["equations"] for row in alone[2:]]
+    for row in rows:
+        row[place] = None
+    nowhere = model(document)["rows"]["jaxpr"]
+    assert [row["equations"] for row in nowhere] == [row["equations"] for row in alone]
 
 
 def test_a_walk_with_parts_missing_still_renders():

@@ -233,6 +233,8 @@ def test_measured_peaks_come_only_when_they_were_asked_for(page):
     w.roofline("NVIDIA T4")
     document = json.loads(json.dumps(w.to_json()))
     assert document["peaks"]["device"] == "NVIDIA T4" and model(document)["roofs"][0]["name"] == "NVIDIA T4"
+    timed = json.loads(json.dumps(w.execute(3).to_json()))
+    assert "NVIDIA T4" in text(drawn(page, timed, "roofline"), "#pane-roofline .told"), "it was asked for"
     mine = {**document["peaks"], "device": "this one", "measured": True}
     shown = drawn(page, {**document, "peaks": mine}, "roofline")
     assert "this one" in text(shown, "#pane-roofline .told"), "a measured roof is drawn at once"

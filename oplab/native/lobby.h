@@ -59,11 +59,11 @@ class Lobby {
     std::atomic<int> core{-1};
   } seats[16];
   std::atomic<Clock::rep> ended{0};
-  std::atomic<bool> close{false};
+  std::atomic<bool> in_a_row{false};
   static Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
  public:
-  void call_begins() { close = now() - ended < Clock::duration(kMoment).count(); }
+  void call_begins() { in_a_row = now() - ended < Clock::duration(kMoment).count(); }
   void call_ends() { ended = now(); }
 
   // False: nobody sits here, or only who shares the caller's own core and would have to wait for it.
@@ -82,7 +82,7 @@ class Lobby {
 
   // False: nobody came.
   bool wait(Job* job) {
-    if (!close) return false;
+    if (!in_a_row) return false;
     Waiting me;
     for (Seat& seat : seats) {
       Waiting* nobody = nullptr;

@@ -24,7 +24,7 @@ SCORES_HELD = {"onnxruntime": (1, 1), "jax.nn": (3, 5), "jit naive": (2, 4), "ji
                "eager": (4, 7), "xla": (3, 5)}
 AGREE = {"float32": 2e-4, "bfloat16": 5e-2}  # of a result's mean size: above this two variants disagree
 DISAGREES = "its numbers disagree with the others'"
-PAUSE_S = 0.1  # between turns: onnxruntime's threads go on spinning for 30 ms, torch's for 5
+PAUSE_S = 0.1  # between turns: threads of other libraries spin on for a while, onnxruntime's longest
 
 
 # One shape --------------------------------------------------------------------------------------------------

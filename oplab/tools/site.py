@@ -16,6 +16,8 @@ import nbformat
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
+from oplab.views.picture import image
+
 ROOT = Path(__file__).parents[2]
 TEXTS = ("README.md", "glossary.md")  # in notebooks/; README.md becomes teaching.html
 STYLE = """body { font: 18px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
@@ -59,8 +61,7 @@ def _described(notebook):
         for output in cell.get("outputs", []):
             data, said = output.get("data", {}), cell.metadata.get("alt")
             if said and "image/png" in data and "text/html" not in data:
-                source = "data:image/png;base64," + data["image/png"].strip()
-                data["text/html"] = f'<img alt="{html.escape(said)}" src="{source}" style="max-width: 100%">'
+                data["text/html"] = image(data["image/png"].strip(), said)
     return notebook
 
 

@@ -58,9 +58,8 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict, dict]:
         # JupyterLab and nbconvert show the HTML. The PNG, and its `alt`, are for readers that take no HTML.
-        data, alt = base64.b64encode(self.png()).decode(), html.escape(self.alt)
-        image = f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width: 100%">'
-        bundle = {"image/png": data, "text/html": image, "text/plain": self.alt}
+        data = base64.b64encode(self.png()).decode()
+        bundle = {"image/png": data, "text/html": image(data, self.alt), "text/plain": self.alt}
         return bundle, {"image/png": {"alt": self.alt}}
 
     def frame(self, title: str, handles: list, foot: Iterable[str]) -> None:
@@ -76,6 +75,11 @@ class Picture(Figure):
         if handles:
             self.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1 - 0.42 / height),
                         ncols=columns, columnspacing=1.5, borderaxespad=0.2, handlelength=2.6)
+
+
+def image(png: str, alt: str) -> str:
+    """A PNG in base64, as HTML with its description in words."""
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{png}" style="max-width: 100%">'
 
 
 def ran_on(sources: Iterable[Any]) -> str:

@@ -125,9 +125,10 @@ def _row(stage: str, record: Mapping[str, Any], number: Mapping[str, int]) -> di
 def _share_lines(rows: list[dict[str, Any]]) -> None:
     """JAX prints a short jaxpr on one line: who points at that line means every equation on it."""
     on = defaultdict(set)
-    for row in rows:
+    placed = [row for row in rows if row["line"] is not None]
+    for row in placed:
         on[row["line"]].update(row["equations"])
-    for row in rows:
+    for row in placed:
         row["equations"] = sorted(on[row["line"]])
 
 

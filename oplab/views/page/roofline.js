@@ -8,7 +8,8 @@ class RooflinePane extends PlotPane {
     this.choice = make("select", "choice");
     this.choice.setAttribute("aria-label", "Machine whose roof is drawn");
     this.choice.append(make("option", "", "no roof"), ...this.roofs.map((roof) => make("option", "", this.named(roof))));
-    this.choice.selectedIndex = this.roofs[0]?.measured || !this.measured ? 1 : 0;  // times belong under no other machine's roof
+    const asked = this.roofs[0]?.measured !== undefined;  // times belong under no other machine's roof, unless one asked for it
+    this.choice.selectedIndex = asked || !this.measured ? 1 : 0;
     this.choice.addEventListener("change", () => this.under());
     this.tools.append(this.choice);
     this.columns("kernel", "FLOPs", "bytes", "FLOPs/byte", "FLOP/s", "at most", "limit");
