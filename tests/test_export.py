@@ -62,6 +62,13 @@ def test_graphs_have_no_circle(document):
         assert not todo, (graph["id"], todo)
 
 
+def test_arguments_of_inner_functions_bear_the_function_in_their_id(ran):
+    nodes = graphs(ran)["graphs"][1]["nodes"]
+    inner = [n["id"] for n in nodes if n["id"].startswith("argument") and n["namespace"] != "arguments"]
+    assert inner and all(n.startswith("argument %arg") and " of op" in n for n in inner)
+    assert "argument %arg0" in {n["id"] for n in nodes}  # main's own keeps its short name
+
+
 def test_the_layer_is_joined_as_it_was_written(ran):
     by_id = {n["id"]: n for n in graphs(ran)["graphs"][0]["nodes"]}
     sources = {name: [e["sourceNodeId"] for e in n["incomingEdges"]] for name, n in by_id.items()}

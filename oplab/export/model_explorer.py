@@ -84,8 +84,11 @@ class _Boxes:
         self.walls = {name: roots[name] for name in self.holders & roots.keys() if labels[name] == "fusion"}
 
     def id(self, name: str) -> str:
-        variable = self.known[name].get("variable")
-        return f"argument {variable}" if variable else name
+        """An argument goes by its variable; those of inner functions bear the same ones, hence the box."""
+        variable, box = self.known[name].get("variable"), self.known[name]["parent"]
+        if not variable:
+            return name
+        return f"argument {variable} of {box}" if box else f"argument {variable}"
 
     def around(self, name: str) -> str:
         """The nearest box that has a node of its own."""
