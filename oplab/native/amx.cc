@@ -18,6 +18,7 @@ constexpr int64_t kWorthwhile = 256;  // queries of a head for which it pays to 
 constexpr float kHuge = 1024;         // scores from there on are left to AVX-512: see `solved`
 }  // namespace amx
 
+#include "amx_pipeline.h"
 #include "amx_forward.h"
 #include "amx_backward.h"
 

@@ -67,7 +67,7 @@ struct Share {
 template <class Meanwhile = Nothing>
 static void add_product(const bf16* a, int64_t a_row, int64_t a_piece, const uint32_t* b, int64_t b_piece, int64_t depth,
                         float* block, float factor, float* c, int64_t ldc, int64_t rows, int64_t columns,
-                        Meanwhile meanwhile = {}) {
+                        Meanwhile&& meanwhile = {}) {
   for (int64_t r = 0; r < rows; r += 32)
     for (int64_t q = 0; q < columns; q += 32)
       product<kPieces>(a + r / 16 * a_row, a_row, a_piece, b + q / 16 * kTilePairs, b_piece, depth,
@@ -136,7 +136,7 @@ static __attribute__((noinline)) void backward_block(const Attention& A, const B
 
   const float scale = plain ? A.scale : 1;
   Share of_weights(keys * 2, keys / 32 * 2 * (E / 32) * 6);
-  auto some_weights = [&]() __attribute__((always_inline)) {
+  auto some_weights = [&](auto) __attribute__((always_inline)) {
     of_weights.some([&](int64_t i) { weights(x, of, scale, i / 2, i % 2 * 2); });
   };
   for (int q = 0; q < kTile; q += 32)
@@ -145,7 +145,7 @@ static __attribute__((noinline)) void backward_block(const Attention& A, const B
                        x.dP + r * kTile + q, some_weights);
 
   Share of_changes(keys, (keys + 31) / 32 * ((E16 + 31) / 32) * (kTile / 32) * 6);
-  auto some_changes = [&]() __attribute__((always_inline)) {
+  auto some_changes = [&](auto) __attribute__((always_inline)) {
     of_changes.some([&](int64_t i) { changes(x, of, i / 2 * 2, i % 2 * 2); });
   };
   for (int64_t e = 0; e < E16; e += 64)

@@ -1,108 +1,6 @@
-// The forward pass on AMX: the blocks and the softmax of forward.h, with products by amx_tiles.h, of float32 in
-// pieces or of bfloat16 as it is.
+// The forward pass on AMX: that of forward.h, of float32 in pieces or of bfloat16 as it is, in the steps of
+// amx_pipeline.h.
 namespace amx {
-
-// A task's memory. K and Vt are a block's, the rest is of all tiles; what is split has its pieces one after the
-// other.
-template <int PIECES>
-struct Memory {
-  int64_t D, E;
-  uint32_t *Q, *P;
-  bf16 *K, *Vt, *rows;
-  float *O, *m, *l, *S, *block, *factor;
-
-  Memory(const Attention& A, int64_t tiles, float* scratch)
-      : D(rounded(A.features)), E(rounded(A.value_features)) {
-    auto take = [&](int64_t floats) {
-      float* taken = scratch;
-      scratch += (floats + 15) / 16 * 16;
-      return taken;
-    };
-    Q = (uint32_t*)take(tiles * PIECES * D / 2 * kTile);  // [tiles][pieces][features / 2][queries]
-    O = take(tiles * E * kTile);                          // [tiles][value features][queries]
-    m = take(tiles * kTile), l = take(tiles * kTile);
-    S = take(kKeys * kTile);                              // [keys][queries]
-    P = (uint32_t*)take(PIECES * kKeys / 2 * kTile);      // [pieces][keys / 2][queries]
-    block = take((E > kKeys ? E : kKeys) * kTile);        // what a block adds to O
-    K = (bf16*)take(PIECES * kKeys * D / 2);              // [pieces][keys][features]
-    Vt = (bf16*)take(PIECES * kKeys * E / 2);             // [pieces][value features][keys]
-    rows = (bf16*)take(PIECES * (kKeys > kTile ? kKeys : kTile) * (D > E ? D : E) / 2);
-    factor = take(kTile);
-    end = scratch;
-  }
-  float* end;
-};
-
-template <int PIECES>
-static __attribute__((noinline)) void forward_block(const Attention& A, const Tile& tile, int64_t k, int64_t n,
-                                                    const Memory<PIECES>& x, int64_t i, bool finite) {
-  const int64_t D = x.D, E = x.E, keys = rounded(n);
-  const uint32_t* Q = x.Q + i * PIECES * D / 2 * kTile;
-  float *S = x.S, *O = x.O + i * E * kTile, *m = x.m + i * kTile, *l = x.l + i * kTile;
-  for (int64_t r = 0; r < keys; r += 32)
-    for (int q = 0; q < kTile; q += 32)
-      product<PIECES>(x.K + r * D, 16 * D, kKeys * D, Q + q / 16 * kTilePairs, D / 2 * kTile, D, S + r * kTile + q);
-
-  vf before[N], top[N], factor[N], total[N];
-  UNROLL for (int v = 0; v < N; ++v) before[v] = top[v] = load(m + v * VL);
-  for (int64_t r = 0; r < n; ++r)
-    UNROLL for (int v = 0; v < N; ++v) {
-      float* s = S + r * kTile + v * VL;
-      vf scaled = load(s) * A.scale;
-      store(s, scaled);
-      top[v] = larger(top[v], scaled);
-    }
-  const bool hidden = hides(A, tile, k, n), careful = hidden && !finite;
-  if (A.bias || hidden) {
-    change_scores(A, tile, k, n, S);
-    UNROLL for (int v = 0; v < N; ++v) top[v] = before[v];
-    for (int64_t r = 0; r < n; ++r)
-      UNROLL for (int v = 0; v < N; ++v) top[v] = larger(top[v], load(S + r * kTile + v * VL));
-  }
-  UNROLL for (int v = 0; v < N; ++v) {
-    store(m + v * VL, top[v]);
-    top[v] = top[v] == -kInfinity ? vf{} : top[v];
-    factor[v] = exponential(before[v] - top[v]);
-    total[v] = load(l + v * VL) * factor[v];
-  }
-  for (int64_t r = n; r < keys; ++r)  // keys that are not there
-    UNROLL for (int v = 0; v < N; ++v) store(S + r * kTile + v * VL, all(-kInfinity));
-  for (int64_t r = 0; r < keys; r += 2)
-    UNROLL for (int v = 0; v < N; ++v) {
-      float* s = S + r * kTile + v * VL;
-      vf first = exponential(load(s) - top[v]), second = exponential(load(s + kTile) - top[v]);
-      total[v] += first + second;
-      if (careful) store(s, first), store(s + kTile, second);
-      vi lower[PIECES], higher[PIECES];
-      split(first, lower), split(second, higher);
-      UNROLL for (int p = 0; p < PIECES; ++p) {
-        uint32_t* P = x.P + p * kKeys / 2 * kTile + (r / 32 * N + v) * kTilePairs + r % 32 / 2 * 16;
-        store((float*)P, (vf)pair(lower[p], higher[p]));
-      }
-    }
-  UNROLL for (int v = 0; v < N; ++v) store(l + v * VL, total[v]);
-
-  if (careful) {  // bfloat16 alone: float32 never comes here with NaN or infinity
-    std::memset(x.block, 0, E * kTile * sizeof(float));
-    for (int64_t r = 0; r < n; ++r)
-      for (int64_t e = 0; e < E; ++e) {
-        const uint32_t wide = (uint32_t)x.Vt[place(e, r, kKeys)] << 16;
-        float value;
-        std::memcpy(&value, &wide, 4);
-        careful_lanes<true>(&value, 1, S + r * kTile, kTile, 1, 1, x.block + e * kTile);
-      }
-  } else {
-    for (int64_t e = 0; e < E; e += 32)
-      for (int q = 0; q < kTile; q += 32)
-        product<PIECES>(x.Vt + e * kKeys, 16 * kKeys, kKeys * E, x.P + q / 16 * kTilePairs, kKeys / 2 * kTile, keys,
-                        x.block + e * kTile + q);
-  }
-  for (int64_t e = 0; e < E; ++e)
-    UNROLL for (int v = 0; v < N; ++v) {
-      float* o = O + e * kTile + v * VL;
-      store(o, load(o) * factor[v] + load(x.block + e * kTile + v * VL));
-    }
-}
 
 // What is written out, and what comes in: float32 or bfloat16.
 template <int PIECES>
@@ -140,20 +38,22 @@ static bool solved(const Attention& A, int64_t b, int64_t h, int64_t t, int64_t 
   }
   if (PIECES > 1 && !finite) return false;
 
+  Pipeline<PIECES> pipeline(A, x);
   const int64_t end = A.seen(b, t + queries - 1);
   for (int64_t from = 0; from < end; from += kKeys) {
-    const int64_t keys = end - from < kKeys ? end - from : kKeys, whole = rounded(keys);
-    finite = copy_rows<true>(k + from * key_row, key_row, keys, A.features, x.K, x.D, whole, kKeys * x.D);
+    const int64_t keys = end - from < kKeys ? end - from : kKeys, whole = rounded(keys), block = from / kKeys;
+    bf16 *K = x.K + block % kUnderWay * x.each_K, *Vt = x.Vt + block % kUnderWay * x.each_Vt;
+    finite = copy_rows<true>(k + from * key_row, key_row, keys, A.features, K, x.D, whole, kKeys * x.D);
     const bool values = copy_rows<false>(v + from * value_row, value_row, keys, A.value_features, x.rows, x.E, whole, kKeys * x.E);
     if (PIECES > 1 && !(finite && values)) return false;
-    for (int p = 0; p < PIECES; ++p) values_to_rows(x.rows + p * kKeys * x.E, x.E, whole, x.Vt + p * kKeys * x.E);
+    for (int p = 0; p < PIECES; ++p) values_to_rows(x.rows + p * kKeys * x.E, x.E, whole, Vt + p * kKeys * x.E);
     for (int64_t i = 0; i < tiles; ++i) {
       const Tile tile = tile_of(i);
-      int64_t n = A.seen(b, tile.t + tile.queries - 1) - from;
-      n = n < keys ? n : keys;
-      if (n > 0) forward_block(A, tile, from, n, x, i, values);
+      const int64_t n = std::min(A.seen(b, tile.t + tile.queries - 1) - from, keys);
+      if (n > 0) pipeline.push({tile, i, from, n, block, values});
     }
   }
+  pipeline.drain();
   if (PIECES > 1)
     for (int64_t i = 0; i < queries; ++i)
       if (std::fabs(x.m[i]) > kHuge && x.m[i] != -kInfinity) return false;

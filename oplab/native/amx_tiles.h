@@ -7,7 +7,7 @@
 //
 // bfloat16 goes in as it is. A float32 has 24 bits, and three numbers of 8 bits hold them all:
 //
-//   x = x0 + x1 + x2,    x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + less than 2^-24 of it
+//   x = x0 + x1 + x2,    x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + less than 2^-22 of it
 //
 // so six products in bfloat16 make one in float32, no less exact, and still in less than half the time (Henry,
 // Tang and Heinecke, 2019, arXiv 1904.06376). The smallest are added first.
@@ -47,8 +47,8 @@ INLINE int64_t place(int64_t row, int64_t i, int64_t depth) {  // of one number 
 
 // 32 rows and 32 lanes of A B, summed over `depth`; a row of A's tiles is `a_row` numbers long, and the pieces of
 // A and B stand `a_piece` and `b_piece` apart. The result goes to c, [rows][kTile]. Four
-// multiplications keep the unit busy for 64 cycles, in which the vectors are free for `meanwhile`, called after them
-// (for half of it: one of the two ports for float32 stands still while the unit works).
+// multiplications keep the unit busy for 64 cycles, in which the vectors are free for `meanwhile`: after each of the
+// six products it is called with that one's number.
 #define LOAD_A(p) _tile_loadd(4, a + p * a_piece + i * kTileNumbers, 64); \
                   _tile_loadd(5, a + p * a_piece + i * kTileNumbers + a_row, 64)
 #define LOAD_B(p) _tile_loadd(6, b + p * b_piece + i * N * kTilePairs, 64); \
@@ -56,14 +56,14 @@ INLINE int64_t place(int64_t row, int64_t i, int64_t depth) {  // of one number 
 #define MULTIPLY _tile_dpbf16ps(0, 4, 6); \
                  _tile_dpbf16ps(1, 4, 7); \
                  _tile_dpbf16ps(2, 5, 6); \
-                 _tile_dpbf16ps(3, 5, 7); \
-                 meanwhile()
+                 _tile_dpbf16ps(3, 5, 7)
 struct Nothing {
-  INLINE void operator()() const {}
+  template <class Number>
+  INLINE void operator()(Number) const {}
 };
 template <int PIECES, class Meanwhile = Nothing>
 INLINE void product(const bf16* a, int64_t a_row, int64_t a_piece, const uint32_t* b, int64_t b_piece, int64_t depth,
-                    float* c, Meanwhile meanwhile = {}) {
+                    float* c, Meanwhile&& meanwhile = {}) {
   __asm__ volatile("" ::: "memory");  // GCC does not know that tiles are loaded from memory
   _tile_zero(0);
   _tile_zero(1);
@@ -71,14 +71,14 @@ INLINE void product(const bf16* a, int64_t a_row, int64_t a_piece, const uint32_
   _tile_zero(3);
   if (PIECES == 3)  // the five small products, in an order in which each needs only one new operand
     for (int64_t i = 0; i < depth / kGroup; ++i) {
-      LOAD_A(2); LOAD_B(0); MULTIPLY;
-      LOAD_A(1); MULTIPLY;
-      LOAD_B(1); MULTIPLY;
-      LOAD_A(0); MULTIPLY;
-      LOAD_B(2); MULTIPLY;
+      LOAD_A(2); LOAD_B(0); MULTIPLY; meanwhile(count<0>{});
+      LOAD_A(1); MULTIPLY; meanwhile(count<1>{});
+      LOAD_B(1); MULTIPLY; meanwhile(count<2>{});
+      LOAD_A(0); MULTIPLY; meanwhile(count<3>{});
+      LOAD_B(2); MULTIPLY; meanwhile(count<4>{});
     }
   for (int64_t i = 0; i < depth / kGroup; ++i) {
-    LOAD_A(0); LOAD_B(0); MULTIPLY;
+    LOAD_A(0); LOAD_B(0); MULTIPLY; meanwhile(count<5>{});
   }
   _tile_stored(0, c, kTile * 4);
   _tile_stored(1, c + 16, kTile * 4);
@@ -95,6 +95,16 @@ INLINE void split(vf x, vi (&piece)[PIECES]) {
   UNROLL for (int p = 0; p < PIECES; ++p) {
     piece[p] = half_up(x);
     x -= upper(piece[p]);
+  }
+}
+
+// The same for x >= 0, towards zero: fewer instructions, and nothing is lost of 24 bits. One piece is rounded.
+template <int PIECES>
+INLINE void cut(vf x, vi (&piece)[PIECES]) {
+  if (PIECES == 1) x = (vf)half_up(x);
+  UNROLL for (int p = 0; p < PIECES; ++p) {
+    piece[p] = (vi)x;
+    if (p + 1 < PIECES) x -= upper(piece[p]);
   }
 }
 

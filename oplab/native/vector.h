@@ -24,7 +24,13 @@ typedef uint8_t vb_unaligned __attribute__((vector_size(VL), aligned(1), may_ali
 INLINE vf load(const float* p) { return *(const vf_unaligned*)p; }
 INLINE void store(float* p, vf x) { *(vf_unaligned*)p = x; }
 INLINE vf all(float x) { return x - vf{}; }  // x - 0 is x, -0 and NaN included: a plain broadcast
-INLINE vf larger(vf a, vf b) { return a > b ? a : b; }  // b where one of them is NaN
+INLINE vf larger(vf a, vf b) {  // b where one of them is NaN
+#if defined(OPLAB_ISA_AVX512)
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 INLINE vi lanes() {
   vi i;
   for (int n = 0; n < VL; ++n) i[n] = n;
