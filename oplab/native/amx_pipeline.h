@@ -1,16 +1,16 @@
-// How the unit for matrices and the vectors work at the same time.
+// How the tile unit and the vectors work at the same time.
 //
 // A step takes one tile of queries through one block of keys: a product, a softmax, a product. The products are the
 // tile unit's work, the softmax is the vectors', and each would wait for the other. So three steps are under way:
 //
-//   tile unit    S = K q^T of the next step            O = O factor + v^T P^T of the one before
-//   vectors      P = exp(S - m) of this step ....................................................
+//   tile unit    v^T P^T of the step before, then K q^T of the next one
+//   vectors      P = exp(S - m) of this step
 //
-// and the exponentials are written between the multiplications, a few after every four. (Shah et al., 2024,
-// FlashAttention-3, arXiv 2407.08608, do so on GPUs.)
+// and the exponentials stand between the multiplications, a few after every four. FlashAttention-3 does so on GPUs
+// (Shah et al., 2024, arXiv 2407.08608).
 namespace amx {
 
-constexpr int kUnderWay = 3;  // blocks of keys, where each has one tile only
+constexpr int kUnderWay = 3;  // steps, and as many blocks of keys where each has one tile only
 
 // A task's memory. What is split has its pieces one after the other.
 template <int PIECES>
@@ -43,16 +43,16 @@ struct Memory {
   float* end;
 };
 
-// One tile of queries and one block of keys. A step's number says which half of S, P and factor is its own.
 struct Step {
   Tile tile;
-  int64_t i, k, n;   // the tile's number; the first key, and how many
-  int64_t block;     // the block's number
-  bool finite;       // its values
-  int64_t number = 0;
+  int64_t i;           // the tile's number
+  int64_t k, n;        // the first key, and how many
+  int64_t block;       // the number of their block
+  bool finite;         // all of its values are
+  int64_t number = 0;  // of the step itself: it says which half of S, P and factor is its own
 };
 
-// The softmax of a step. `begin` finds the maxima, which takes all scores; what is left is done in pieces, by the
+// The softmax of a step. To begin, it finds the maxima, which takes all scores; the rest is done in pieces, by the
 // calls that `product` makes and by `finish`.
 template <int PIECES>
 struct Softmax {
@@ -123,7 +123,7 @@ class Pipeline {
  public:
   Pipeline(const Attention& A, const Memory<PIECES>& x) : A(A), x(x) {}
 
-  // All but the end of the step before this one. Its block's keys and values have to be there.
+  // Begins this step, whose block of keys and values has to be there, and takes the last two further.
   void push(Step step) {
     step.number = pushed++;
     advance(&step);

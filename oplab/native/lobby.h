@@ -49,15 +49,26 @@ inline int core() {  // where this thread runs, or -1
 #endif
 }
 
+// A thread that is woken often finds itself on the core of who woke it, and waits there while others stand idle. It
+// goes to another one, if it may run on any, and gets its own set of cores back at once.
+inline void leave(int busy) {
+#if defined(__linux__)
+  cpu_set_t mine, others;
+  if (busy < 0 || core() != busy || sched_getaffinity(0, sizeof mine, &mine)) return;
+  others = mine;
+  CPU_CLR(busy, &others);
+  if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof mine, &mine);
+#else
+  (void)busy;
+#endif
+}
+
 class Lobby {
   struct Waiting {
     Job job;
     std::atomic<bool> given{false};
   };
-  struct Seat {
-    std::atomic<Waiting*> taken{nullptr};
-    std::atomic<int> core{-1};
-  } seats[16];
+  std::atomic<Waiting*> seats[16] = {};
   std::atomic<Clock::rep> ended{0};
   std::atomic<bool> in_a_row{false};
   static Clock::rep now() { return Clock::now().time_since_epoch().count(); }
@@ -66,12 +77,11 @@ class Lobby {
   void call_begins() { in_a_row = now() - ended < Clock::duration(kMoment).count(); }
   void call_ends() { ended = now(); }
 
-  // False: nobody sits here, or only who shares the caller's own core and would have to wait for it.
+  // False: nobody sits here.
   bool give(const Job& job) {
-    const int here = core();
-    for (Seat& seat : seats) {
-      if (!seat.taken.load() || (here >= 0 && seat.core.load() == here)) continue;
-      if (Waiting* thread = seat.taken.exchange(nullptr)) {
+    for (auto& seat : seats) {
+      if (!seat.load()) continue;
+      if (Waiting* thread = seat.exchange(nullptr)) {
         thread->job = job;
         thread->given.store(true);
         return true;
@@ -84,12 +94,12 @@ class Lobby {
   bool wait(Job* job) {
     if (!in_a_row) return false;
     Waiting me;
-    for (Seat& seat : seats) {
+    for (auto& seat : seats) {
       Waiting* nobody = nullptr;
-      if (!seat.taken.compare_exchange_strong(nobody, &me)) continue;
+      if (!seat.compare_exchange_strong(nobody, &me)) continue;
       Waiting* still = &me;
-      const bool called = within_a_moment([&] { return seat.core.store(core()), me.given.load(); });
-      if (!called && seat.taken.compare_exchange_strong(still, nullptr)) return false;
+      const bool called = within_a_moment([&] { return me.given.load(); });
+      if (!called && seat.compare_exchange_strong(still, nullptr)) return false;
       while (!me.given.load()) std::this_thread::yield();  // who has called us is about to say what for
       *job = me.job;
       return true;

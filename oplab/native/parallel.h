@@ -97,6 +97,7 @@ bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const 
     size_t scratch_floats;
     std::atomic<int64_t> next{0}, done{0};
     std::atomic<bool> failed{false};
+    int callers_core = core();
     std::mutex mutex;
     std::condition_variable finished;
 
@@ -116,6 +117,7 @@ bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const 
     }
     static void run(void* data) {
       auto* mine = static_cast<std::shared_ptr<Shared>*>(data);
+      if ((*mine)->next.load() < (*mine)->total) leave((*mine)->callers_core);
       (*mine)->take_part();
       delete mine;
     }
@@ -137,6 +139,7 @@ bool parallel_for(const Pool& pool, int64_t total, size_t scratch_floats, const 
       break;
     }
   }
+  std::this_thread::yield();  // who was woken on this core can leave it now
   shared->take_part();
   within_a_moment([&] { return shared->done.load() == total; });
   std::unique_lock<std::mutex> lock(shared->mutex);
