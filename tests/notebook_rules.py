@@ -162,6 +162,14 @@ def idle_predictions(notebook):
             yield f"cell {number} asks for a prediction, and no code cell follows that would test it"
 
 
+def quiet_failures(notebook):
+    """A cell that is allowed to fail is there to show an error: where it shows none, its lesson is lost."""
+    for number, cell in code_cells(notebook):
+        allowed = "raises-exception" in cell.metadata.get("tags", [])
+        if allowed and not any(output.output_type == "error" for output in cell.outputs):
+            yield f"cell {number} should fail, and nothing failed"
+
+
 def uneven_prose(notebook):
     """Neither a lecture nor a telegram between two cells that run. Folded answers and code do not count."""
     lengths = {n: len(_prose(cell).split()) for n, cell in enumerate(notebook.cells, 1)
@@ -179,4 +187,4 @@ def _prose(cell):
 
 
 RULES = [stripped, much_ignored, personal, timings, ill_formed, long_cells, mute_pictures, missing_glyphs,
-         idle_predictions, uneven_prose]
+         idle_predictions, quiet_failures, uneven_prose]

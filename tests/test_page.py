@@ -320,9 +320,21 @@ def test_the_page_colours_as_pygments_does(page, language):
     assert [[name, text.strip()] for name, text in found] == expected
 
 
-def test_the_frame_works_in_a_notebook(browser, tmp_path):
+# What Visual Studio Code allows a notebook's outputs at its strictest (notebook.experimental.enableCsp in
+# its source, backLayerWebView.ts). A frame inherits it.
+VSCODE = ("default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+          "style-src 'self' 'unsafe-inline'; img-src 'self' https: http: data:; font-src 'self' https:; "
+          "connect-src https:; child-src https: data:")
+FILL = "document.querySelector('div').innerHTML = document.querySelector('template').innerHTML"
+
+
+@pytest.mark.parametrize("allowed", [None, VSCODE], ids=["Jupyter", "VS Code"])
+def test_the_frame_works_in_a_notebook(browser, tmp_path, allowed):
+    """Outputs are set as a cell's innerHTML, after the notebook is there."""
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">' if allowed else ""
     file = tmp_path / "notebook.html"
-    file.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{embed(walk())}", encoding="utf-8")
+    file.write_text(f"<!DOCTYPE html><meta charset=utf-8>{policy}<body><template>{embed(walk())}</template>"
+                    f"<div></div><script>{FILL}</script>", encoding="utf-8")
     browser.errors.clear()
     browser.open(file)
     with browser.frame():

@@ -64,7 +64,7 @@ class Picture(Figure):
 
     def frame(self, title: str, handles: list, foot: Iterable[str]) -> None:
         """Title above, legend under it, small print below: each in a strip of its own, so none overlap."""
-        height, lines = self.get_figheight(), list(foot)
+        height, lines = self.get_figheight(), [line for line in foot if line]
         widest = max((len(h.get_label()) for h in handles), default=0)
         columns = max(1, min(len(handles), int(WIDTH / (0.85 + 0.105 * widest))))
         above = 0.5 + ROW * -(-len(handles) // columns)
@@ -85,10 +85,11 @@ def image(png: str, alt: str) -> str:
 def ran_on(sources: Iterable[Any]) -> str:
     """JAX's version and the number of threads, to which every measured number belongs.
 
-    They come from the `attrs` of the tables; a table without them was made in this very process.
+    They come from the `attrs` of the tables; a table without them was made in this very process. Nothing
+    in the stable mode.
     """
     if stable():
-        return "JAX –, – threads"
+        return ""
     known: dict[str, Any] = {}
     for source in sources:
         known |= source.attrs

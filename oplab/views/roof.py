@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from oplab.display import DASH, stable
+from oplab.display import stable
 from oplab.views.picture import LOOK, STYLES, Picture, listed, plain, ran_on
 from oplab.views.static import visible
 
@@ -117,11 +117,13 @@ def _roofs(named: Mapping[str, pd.DataFrame]) -> str:
     words = []
     for table in named.values():
         peaks = table.attrs["peaks"]
-        hidden = stable() and peaks["measured"]
-        flops, moved = (DASH if hidden else f"{float(f'{peaks[name] / GIGA:.4g}'):,.10g}"
+        if stable() and peaks["measured"]:
+            words.append(f"Roof: {peaks['dtype']}, measured here.")
+            continue
+        flops, moved = (f"{float(f'{peaks[name] / GIGA:.4g}'):,.10g}"
                         for name in ("flops_per_s", "bytes_per_s"))
         where = "measured here" if peaks["measured"] else peaks["device"]
-        noise = " on a busy machine" if peaks.get("noise") and not stable() else ""
+        noise = " on a busy machine" if peaks.get("noise") else ""
         words.append(f"Roof: {flops} GFLOP/s ({peaks['dtype']}) and {moved} GB/s, {where}{noise}.")
     return " ".join(dict.fromkeys(words))
 
