@@ -37,7 +37,7 @@ def peak_bytes(call: Callable[[], Any], times: int = 3) -> tuple[int, str]:
 
 
 def _peak_of_one(call: Callable[[], Any]) -> tuple[int, str]:
-    _settle()
+    settle()
     before = _resident_bytes()
     try:
         with open("/proc/self/clear_refs", "w") as high_water_mark:
@@ -81,8 +81,10 @@ def _prctl(name: int, value: int = 0) -> int | None:
     return None
 
 
-def _settle() -> None:
-    """Wait for XLA, which frees a result on another thread, some time after Python has let go of it."""
+def settle() -> None:
+    """Wait for XLA, which frees a result on another thread, some time after Python has let go of it; and have
+    malloc give back what it keeps.
+    """
     seen: list[int] = []
     while len(seen) < 3 or (seen[-1] < seen[-3] and len(seen) < 100):  # until it stands still for two looks
         time.sleep(0.02)

@@ -7,7 +7,6 @@ processor at run time, so that a library built on one machine runs on the next a
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -91,7 +90,7 @@ def suffix() -> str:
 
 def build(recipe: Recipe, compiler: Compiler, folder: Path) -> Path:
     """The shared library, built in that folder. Raises Failed."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:  # more compilers at once would fill a hub's gigabyte
         done = list(pool.map(lambda unit: _compile(recipe, compiler, unit, folder), recipe.units))
     made, missing = [], []
     for unit, result in zip(recipe.units, done):
