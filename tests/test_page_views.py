@@ -307,3 +307,51 @@ def test_a_stage_can_make_room_for_another_view(page):
     assert not shown.run("document.querySelector('#pane-passes .swap').offsetParent")
     shown.run("document.getElementById('tab-stages').click()")
     assert shown.run(order) == ["hlo", "jaxpr", "passes", "script", "kernels", "time"]
+
+
+# ---- large programs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many():
+    """A program with so many arguments that their names fill every pane."""
+    def f(large, xs):
+        return sum(jnp.sin(x).sum() for x in xs) + large.sum()
+
+    args = jnp.ones((32, 1024)), [jnp.ones((8, 4))] * 300
+    return json.loads(json.dumps(oplab.walk(f, *args).execute(2).to_json()))
+
+
+def test_panes_begin_where_something_is_computed(page, many):
+    shown = page(many)
+    first = ("[...document.querySelectorAll('#view-{} .line')]"
+             ".filter(l => l.offsetTop >= l.closest('.view').scrollTop)")
+    for pane, word in (("jaxpr", "sin"), ("hlo", "(")):
+        shown.until(f"document.querySelector('#view-{pane}').scrollTop > 0")
+        seen = shown.run(f"{first.format(pane)}.slice(0, 4).map(l => l.textContent)")
+        assert any(word in line for line in seen) and not any("parameter(" in line for line in seen[1:]), seen
+
+
+def test_a_small_program_begins_at_its_head(page, document):
+    shown = page(document)
+    assert shown.run("document.querySelector('#view-jaxpr').scrollTop") == 0
+
+
+def test_thin_buffers_fill_their_block_together(page, many):
+    """300 small arguments are together as tall as their bytes, beside the large one's."""
+    shown = drawn(page, many, "memory")
+    shown.until("!!document.querySelector('#pane-memory rect.kind-argument')")
+    edges = shown.run("[...document.querySelectorAll('#pane-memory rect.kind-argument')]"
+                      ".map(r => r.getBoundingClientRect()).map(r => [r.top, r.bottom])")
+    covered, reached = 0.0, float("inf")
+    for top, bottom in sorted(edges, key=lambda edge: -edge[1]):
+        covered += max(0.0, min(bottom, reached) - top)
+        reached = min(reached, top)
+    large = max(bottom - top for top, bottom in edges)
+    assert covered / large == pytest.approx(1 + 300 * 8 * 4 / (32 * 1024), rel=0.03)
+
+
+def test_no_column_without_a_loop(page, document, looped):
+    heads = "[...document.querySelectorAll('#pane-timeline .head .cell')].map(c => c.textContent)"
+    assert "which time" not in drawn(page, document, "timeline").run(heads)
+    assert "which time" in drawn(page, looped, "timeline").run(heads)

@@ -101,7 +101,9 @@ def stage(wall_us: list[float], table: pd.DataFrame, problem: str) -> Stage:
     if stable():
         text = problem or f"{len(wall_us)} runs"
     else:
-        text = problem or f"{len(wall_us)} runs, median wall time {pd.Series(wall_us).median():.1f} us"
+        median = float(pd.Series(wall_us).median())
+        shown = f"{median:.1f} us" if median < 1e4 else f"{median / 1e3:.1f} ms"
+        text = problem or f"{len(wall_us)} runs, median wall time {shown}"
     return Stage("execution", text, Measured(table))
 
 

@@ -113,10 +113,14 @@ class MemoryPane extends PlotPane {
     const y = (bytes) => bottom - (bytes / total) * (bottom - top);
     const x = (step) => this.across(step / steps);
     this.axes(x, y, top, bottom);
-    const [a, b] = this.span, names = [];
+    const [a, b] = this.span, names = [], hair = (0.8 * total) / (bottom - top);
+    for (const { kind, first, last, from, to } of this.together(hair)) {
+      const left = Math.max(this.left, x(first)), right = Math.min(this.width - this.right, x(last + 1));
+      if (left < right) this.put("rect", { x: left, y: y(to), width: right - left, height: y(from) - y(to), class: `buffer kind-${this.memory.kinds[kind]}` });
+    }
     this.all.forEach((buffer, n) => {
       const tall = y(buffer.bottom) - y(buffer.bottom + buffer.bytes);
-      if (tall < 0.3 || (buffer.last + 1) / steps < a || buffer.first / steps > b) return;
+      if (buffer.bytes < hair || (buffer.last + 1) / steps < a || buffer.first / steps > b) return;
       const from = Math.max(this.left, x(buffer.first)), to = Math.min(this.width - this.right, x(buffer.last + 1));
       const box = this.put("rect", { x: from, y: y(buffer.bottom + buffer.bytes), width: Math.max(0.7, to - from), height: tall,
         class: `buffer kind-${this.memory.kinds[buffer.kind]}${tall > 4 ? " edged" : ""}` });
@@ -131,6 +135,22 @@ class MemoryPane extends PlotPane {
     this.put("line", { x1: at, x2: at, y1: top, y2: bottom, class: "peak" });
     const side = at > this.width / 2 ? "end" : "start";
     this.label(at + (side === "end" ? -5 : 5), 13, `peak: ${byteSize(peak)} in use`, "word", side);
+  }
+
+  // Buffers too thin to be seen alone, which are of one kind, live as long as each other and lie side by side.
+  together(hair) {
+    const open = new Map(), found = [];
+    for (const { kind, first, last, bottom, bytes } of [...this.all].sort((p, q) => p.bottom - q.bottom)) {
+      if (bytes >= hair) continue;
+      const key = `${kind} ${first} ${last}`, run = open.get(key), to = bottom + bytes;
+      if (run && bottom - run.to < hair) {
+        run.to = Math.max(run.to, to);
+        continue;
+      }
+      open.set(key, { kind, first, last, from: bottom, to });
+      found.push(open.get(key));
+    }
+    return found.filter(({ from, to }) => to - from >= hair);
   }
 
   // Its name, in the part that no later buffer in the same bytes covers.

@@ -71,6 +71,8 @@ class Pane {
   }
 }
 
+const MANY_ARGUMENTS = 16;  // lines
+
 // A stage's own text, in its own words.
 class TextPane extends Pane {
   constructor(key, title, hint, data) {
@@ -121,10 +123,14 @@ class TextPane extends Pane {
     return row && row.line === i + 1 ? row.label.split(".").at(-1) : "";
   }
 
-  // Where to begin: the program's entry, past headers and helpers.
+  // Where to begin: the program's entry, past headers and helpers; or, where its arguments would fill the pane, what
+  // it computes first.
   begin() {
-    const entry = this.key === "hlo" ? this.text.findIndex((line) => line.startsWith("ENTRY")) : -1;
-    if (entry > 0) this.list.begin(entry);
+    if (this.key === "script") return;
+    const entry = this.key === "hlo" ? Math.max(0, this.text.findIndex((line) => line.startsWith("ENTRY"))) : 0;
+    const first = this.owner.findIndex((row, i) => i >= entry && row >= 0 && !this.rows[row].free);
+    const from = first - entry > MANY_ARGUMENTS ? first - 1 : entry;
+    if (from > 0) this.list.begin(from);
   }
 }
 

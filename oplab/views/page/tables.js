@@ -28,12 +28,13 @@ function instruction(name, ...more) {
 
 function micros(value) {
   if (value === null || value === undefined) return DASH;
-  if (value >= 1e5) return `${(value / 1e3).toFixed(0)} ms`;
+  if (value >= 9995) return `${(value / 1e3).toFixed(value >= 99950 ? 0 : 1)} ms`;
   return `${value.toFixed(value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2)} µs`;
 }
 
 function percent(share) {
   if (share === null || share === undefined) return DASH;
+  if (share > 0 && share < 0.0005) return "<0.1%";
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 }
 

@@ -12,7 +12,8 @@ class TimelinePane extends PlotPane {
       if (!this.at.has(row)) this.at.set(row, []);
       this.at.get(row).push(i);
     });
-    this.columns("what ran", "which time", "began at", "took");
+    this.again = [...this.at.values()].some((bars) => bars.length > 1);  // in a loop
+    this.columns("what ran", this.again ? "which time" : "", "began at", "took");
     this.foot = make("p", "foot", "Bars that overlap lie one above the other: parts of one kernel on several threads, or a loop "
       + "above what runs in it. Time that several operators share is never divided among them.");
     const shown = [...new Set(this.run.bars.flatMap(([row]) => this.operators(row)))];
@@ -75,7 +76,7 @@ class TimelinePane extends PlotPane {
   drawBar(i, row, x, width, y, lane) {
     const operators = this.operators(row), gap = lane > 8 ? 3 : 0.5, height = (lane - gap) / operators.length;
     operators.forEach((name, n) => {
-      const band = this.put("rect", { x, y: y + gap / 2 + n * height, width, height, class: "thunk",
+      const band = this.put("rect", { x, y: y + gap / 2 + n * height, width, height, class: width > 4 ? "thunk edged" : "thunk",
         fill: this.colours[name] || this.colours.other });
       this.mark(i, band);
     });
