@@ -140,17 +140,19 @@ def load_walk(path: str | os.PathLike[str]) -> SavedWalk:
 
 
 class Shown:
-    """The linked page in a notebook: the page in a frame of its own, and a table in words where no page can
-    be shown.
+    """The linked page in a notebook: the page in a frame of its own, the jaxpr as a picture for viewers that
+    take no HTML, and a table in words for those that take text alone.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
 
-    def _repr_html_(self) -> str:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         from .views.page import embed
 
-        return embed(self.document)
+        bundle = {"text/plain": repr(self), "text/html": embed(self.document)}
+        drawn = picture(self.document)
+        return bundle | {"image/svg+xml": drawn} if drawn else bundle
 
     def __repr__(self) -> str:
         table = read(self.document["summary"])

@@ -46,6 +46,15 @@ def test_there_and_back(walk, tmp_path):
     assert saved.to_json() == json.loads(json.dumps(walk.to_json()))
 
 
+def test_a_cell_gets_a_page_a_picture_and_words(walk, monkeypatch):
+    shown = walk.show()._repr_mimebundle_()
+    assert set(shown) == {"text/plain", "image/svg+xml", "text/html"}
+    assert shown["text/html"].startswith("<iframe") and "tanh" in shown["image/svg+xml"]
+    assert shown["text/plain"].startswith("f on cpu") and "instruction" in shown["text/plain"]
+    monkeypatch.setattr(document, "PICTURE_EQUATIONS", 1)  # a program too large to be read as one picture
+    assert set(walk.show()._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
 def test_two_walks_give_the_same_document():
     def g(x):  # without a small loop: XLA itself orders the arguments of that kernel by chance
         return jax.nn.softmax(jnp.tanh(x) @ x.T)

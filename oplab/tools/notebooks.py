@@ -27,7 +27,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets import default
 
 CELL_LIMIT_S = 300
-MEMORY_LIMIT_MIB = 750
+MEMORY_LIMIT_MIB = 800
 LOOK_EVERY_S = 0.05
 
 
