@@ -91,8 +91,8 @@ def test_every_instruction_set_agrees_with_double_precision(compiler, tmp_path):
     warnings = [line for line in written.splitlines() if "warning:" in line and line.startswith(ours)]
     assert not warnings, "\n".join(warnings)
     printed = solve(program)
-    assert "all jobs were handed over" in printed or os.cpu_count() == 1, "no thread waits for the next call"
-    sets = {line.split()[0] for line in printed.splitlines()[2:-1]}
+    assert "some of" in printed or os.cpu_count() == 1, "no thread stayed awake between short calls"
+    sets = {line.split()[0] for line in printed.splitlines()[:-1]}
     assert {"plain", "NEON"} & sets
     if sys.platform == "linux" and platform.machine() == "x86_64":
         has = Path("/proc/cpuinfo").read_text().split()

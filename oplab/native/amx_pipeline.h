@@ -50,6 +50,9 @@ struct Step {
   int64_t block;       // the number of their block
   bool finite;         // all of its values are
   int64_t number = 0;  // of the step itself: it says which half of S, P and factor is its own
+
+  // Is there NaN or infinity where some query may not look? In bfloat16 alone: float32 does not come here with them.
+  bool careful(const Attention& A) const { return !finite && hides(A, tile, k, n); }
 };
 
 // The softmax of a step. To begin, it finds the maxima, which takes all scores; the rest is done in pieces, by the
@@ -61,15 +64,13 @@ struct Softmax {
   vf top[N], total[N];
   float scale;
   int64_t keys, next = 0;
-  bool careful;
+  const bool careful;
 
   INLINE Softmax(const Attention& A, const Step& step, const Memory<PIECES>& x)
       : S(x.S + step.number % 2 * x.each_S), l(x.l + step.i * kTile), P(x.P + step.number % 2 * x.each_P), scale(A.scale),
-        keys(rounded(step.n)) {
+        keys(rounded(step.n)), careful(PIECES == 1 && step.careful(A)) {
     const int64_t n = step.n;
-    const bool hidden = hides(A, step.tile, step.k, n);
-    careful = hidden && !step.finite;
-    if (A.bias || hidden) {
+    if (A.bias || hides(A, step.tile, step.k, n)) {
       for (int64_t i = 0; i < n * kTile; i += VL) store(S + i, load(S + i) * scale);
       scale = 1;
       change_scores(A, step.tile, step.k, n, S);
@@ -94,7 +95,7 @@ struct Softmax {
     float* s = S + r * kTile + v * VL;
     const vf first = exponential(load(s) * scale - top[v]), second = exponential(load(s + kTile) * scale - top[v]);
     total[v] += first + second;
-    if (PIECES == 1 && careful) store(s, first), store(s + kTile, second);
+    if (careful) store(s, first), store(s + kTile, second);
     vi lower[PIECES], higher[PIECES];
     cut(first, lower), cut(second, higher);
     UNROLL for (int p = 0; p < PIECES; ++p)
@@ -172,7 +173,7 @@ class Pipeline {
     const float *S = x.S + step.number % 2 * x.each_S, *factor = x.factor + step.number % 2 * kTile;
     const uint32_t* P = x.P + step.number % 2 * x.each_P;
     float* O = x.O + step.i * x.E * kTile;
-    if (!step.finite && hides(A, step.tile, step.k, step.n)) {  // bfloat16 alone: float32 does not come here with NaN
+    if (PIECES == 1 && step.careful(A)) {
       std::memset(x.block, 0, x.E * kTile * sizeof(float));
       for (int64_t r = 0; r < step.n; ++r)
         for (int64_t e = 0; e < x.E; ++e) {

@@ -12,8 +12,8 @@ class TimelinePane extends PlotPane {
       if (!this.at.has(row)) this.at.set(row, []);
       this.at.get(row).push(i);
     });
-    this.again = [...this.at.values()].some((bars) => bars.length > 1);  // in a loop
-    this.columns("what ran", this.again ? "which time" : "", "began at", "took");
+    const again = [...this.at.values()].some((bars) => bars.length > 1);  // in a loop
+    this.columns("what ran", again ? "which time" : "", "began at", "took");
     this.foot = make("p", "foot", "Bars that overlap lie one above the other: parts of one kernel on several threads, or a loop "
       + "above what runs in it. Time that several operators share is never divided among them.");
     const shown = [...new Set(this.run.bars.flatMap(([row]) => this.operators(row)))];
